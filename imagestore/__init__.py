@@ -189,14 +189,14 @@ def open(  # noqa: A001 - reads as imagestore.open(...)
         config: runtime handlers and their platforms; without one there is a single, default handler.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
         transport: answers requests to registries instead of the network, as ``httpx.MockTransport`` does.
-        observer: hears of every work that has no observer of its own.
-        content: where blobs are, instead of the folder's files; closed by who gives it. Of a shared store a bucket,
+        observer: receives the events of all work that has no observer of its own.
+        content: where blobs are, instead of the folder's files; the caller closes it. Of a shared store a bucket,
             ``s3://BUCKET/PREFIX`` or its settings.
-        metadata: where records are, instead of the folder's database; closed by who gives it.
+        metadata: where records are, instead of the folder's database; the caller closes it.
         scope: of a shared store, whose images and leases are meant; by default ``"default"``.
 
     Raises:
-        InvalidInputError: an empty text for the folder, or a shared store without a bucket.
+        InvalidInputError: an empty text for the folder (the current one is ``"."``); a shared store without a bucket.
         ConfigError, PreconditionError: a shared store's database or bucket isn't there, or refuses the credentials.
         StoreError: the folder can't be used (StoreReadOnlyError, StoreFullError, StoreCorruptError, if that is why).
     """

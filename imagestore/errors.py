@@ -9,37 +9,26 @@
     ├─ NotFoundError (LookupError)
     │  ├─ ImageNotFoundError   ContentNotFoundError   LeaseNotFoundError   ReferenceNotFoundError
     │  ├─ RuntimeClassNotFoundError
-    ├─ AlreadyExistsError
-    ├─ PreconditionError
-    ├─ UnsupportedError
-    ├─ NoMatchingManifestError
-    ├─ ImageDeniedError
-    ├─ DocumentError
+    ├─ AlreadyExistsError   PreconditionError   UnsupportedError   ServerError   ImageCollectionError
+    ├─ NoMatchingManifestError   ImageDeniedError   DocumentError
     ├─ IntegrityError
     │  ├─ ContentUnreadableError   DigestMismatchError   SizeMismatchError
     ├─ RegistryError
     │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
     ├─ StoreError
-    │  ├─ StoreBusyError
-    │  │  └─ IngestLockedError
-    │  ├─ ContentUnavailableError
-    │  ├─ WriterClosedError   StoreFullError   StoreReadOnlyError   StoreCorruptError
-    │  ├─ StoreMissingError   UndeletableError
-    ├─ ServerError
-    ├─ ImageServiceError
-    │  ├─ ServiceUnavailableError
-    ├─ ImageCollectionError
-    └─ OperationCancelledError
-       └─ DeadlineExceededError
+    │  ├─ StoreBusyError ── IngestLockedError
+    │  ├─ ContentUnavailableError   WriterClosedError   StoreFullError   StoreReadOnlyError
+    │  ├─ StoreCorruptError   StoreMissingError   UndeletableError
+    ├─ ImageServiceError ── ServiceUnavailableError
+    └─ OperationCancelledError ── DeadlineExceededError
 
-A message is printable, since what came from outside is escaped, and one sentence: the object first, then what was
-expected and what came. ``hint`` has what to do about it, if that is known. Data is in attributes, so that no caller
-parses text. The cause is kept in ``__cause__``. A bug is not an ImageStoreError: TypeError, AssertionError and friends
-pass through.
+A message is one sentence: the object, then what was expected and what came; text from outside is escaped. ``hint`` says
+what to do, if that is known. Data is in attributes, so that callers need not parse text. A bug is no ImageStoreError.
 """
 
 from __future__ import annotations
 
+import copyreg
 import enum
 from typing import TYPE_CHECKING, ClassVar
 
@@ -74,45 +63,35 @@ class ImageStoreError(Exception):
 
     Attributes:
         category: which of containerd's error words it is.
-        hint: what the person reading it can do, or an empty text.
-        report: what was done all the same, as the call would have returned it; None where nothing tells.
+        hint: what the reader can do, or an empty text.
+        report: what was done all the same, as the call would have returned it; or None.
     """
 
     category: ClassVar[Category] = Category.INTERNAL
     report: object = None
+
+    def __init_subclass__(cls, category: Category | None = None) -> None:
+        if category is not None:
+            cls.category = category
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(printable(message))
         self.hint = printable(hint)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # As it is: most classes are made from other arguments than the message, and a process pool that can't read the
-        # error of a worker is broken.
-        return _as_it_was, (type(self), self.args), self.__dict__
+        # By default pickle calls the class with the message; most classes take other arguments.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]  # PEP 307
 
 
-def _as_it_was(cls: type[ImageStoreError], arguments: tuple[object, ...]) -> ImageStoreError:
-    return cls.__new__(cls, *arguments)
-
-
-class InvalidInputError(ImageStoreError, ValueError):
+class InvalidInputError(ImageStoreError, ValueError, category=Category.INVALID_ARGUMENT):
     """The caller's input can't be read."""
-
-    category = Category.INVALID_ARGUMENT
 
 
 class InvalidReferenceError(InvalidInputError):
-    """An image reference breaks the distribution grammar.
-
-    Attributes:
-        text: what was given.
-        position: 0-based index into ``text`` of the first character that doesn't fit.
-        reason: the rule that was broken.
-    """
+    """An image reference breaks the distribution grammar: ``reason``, at the 0-based ``position`` in ``text``."""
 
     def __init__(self, text: str, position: int, reason: str) -> None:
-        shown = cut(without_login(text), 300)
-        super().__init__(f"reference {shown!r}: at position {position}: {reason}")
+        super().__init__(f"reference {cut(without_login(text), 300)!r}: at position {position}: {reason}")
         self.text = text
         self.position = position
         self.reason = reason
@@ -126,77 +105,51 @@ class InvalidPlatformError(InvalidInputError):
     """A platform specifier, or a platform's member, can't be read."""
 
 
-class OutOfRangeError(InvalidInputError):
+class OutOfRangeError(InvalidInputError, category=Category.OUT_OF_RANGE):
     """An offset lies outside of what it counts in."""
-
-    category = Category.OUT_OF_RANGE
 
 
 class InvalidQuantityError(InvalidInputError):
-    """A resource quantity breaks Kubernetes' grammar, or is too large to be computed with.
-
-    Attributes:
-        text: what was given.
-        reason: the rule that was broken.
-    """
+    """A resource quantity, ``text``, breaks Kubernetes' grammar or is too large to compute with: ``reason``."""
 
     def __init__(self, text: str, reason: str, *, hint: str = "") -> None:
-        shown = cut(text, 100)
-        super().__init__(f"quantity {shown!r}: {reason}", hint=hint)
+        super().__init__(f"quantity {cut(text, 100)!r}: {reason}", hint=hint)
         self.text = text
         self.reason = reason
 
 
 class InvalidResourcesError(InvalidInputError):
-    """Resources of a pod, a container or a node contradict themselves, or don't fit where they are to go."""
+    """Resources of a pod, a container or a node contradict each other, or don't fit where they are to go."""
 
 
-class ConfigError(ImageStoreError):
+class ConfigError(ImageStoreError, category=Category.FAILED_PRECONDITION):
     """A configuration file can't be used; names file, line and key."""
 
-    category = Category.FAILED_PRECONDITION
 
-
-class UnknownRuntimeHandlerError(ConfigError):
-    """A runtime handler that the configuration doesn't have.
-
-    Attributes:
-        handler: the name that was asked for.
-        known: the configured names, sorted.
-    """
-
-    category = Category.INVALID_ARGUMENT
+class UnknownRuntimeHandlerError(ConfigError, category=Category.INVALID_ARGUMENT):
+    """The configuration has no runtime handler ``handler``, only those in ``known`` (sorted)."""
 
     def __init__(self, handler: str, known: Sequence[str]) -> None:
-        names = ", ".join(sorted(known))
         shown = cut(handler, 100)
         super().__init__(
-            f"runtime handler {shown!r} is not configured; known handlers: {names}",
+            f"runtime handler {shown!r} is not configured; known handlers: {', '.join(sorted(known))}",
             hint=f"add a table runtimes.{shown} to the configuration, or use one of the known handlers",
         )
         self.handler = handler
         self.known = tuple(sorted(known))
 
 
-class UnsupportedRuntimeTypeError(ConfigError):
-    """edged's runtime type is neither ``docker`` nor ``remote``.
-
-    Attributes:
-        runtime_type: what the configuration says.
-    """
-
-    category = Category.INVALID_ARGUMENT
+class UnsupportedRuntimeTypeError(ConfigError, category=Category.INVALID_ARGUMENT):
+    """edged's ``runtime_type`` is neither ``docker`` nor ``remote``."""
 
     def __init__(self, runtime_type: str) -> None:
-        shown = cut(runtime_type, 100)
-        super().__init__(f'unsupported CRI runtime: "{shown}"', hint="expected docker or remote; case matters")
+        message = f'unsupported CRI runtime: "{cut(runtime_type, 100)}"'
+        super().__init__(message, hint="expected docker or remote; case matters")
         self.runtime_type = runtime_type
 
 
-class NotFoundError(ImageStoreError, LookupError):
+class NotFoundError(ImageStoreError, LookupError, category=Category.NOT_FOUND):
     """A named thing isn't there."""
-
-    category = Category.NOT_FOUND
 
 
 class ImageNotFoundError(NotFoundError):
@@ -212,46 +165,30 @@ class LeaseNotFoundError(NotFoundError):
 
 
 class RuntimeClassNotFoundError(NotFoundError):
-    """A pod names a RuntimeClass that the cluster doesn't have; the text is that of the Kubernetes API.
-
-    Attributes:
-        name: of the RuntimeClass.
-    """
+    """A pod names a RuntimeClass, ``name``, that the cluster doesn't have; the text is that of the Kubernetes API."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f'runtimeclass.node.k8s.io "{name}" not found', hint="create the RuntimeClass")
         self.name = name
 
 
-class AlreadyExistsError(ImageStoreError):
-    """The thing to be made is there already; callers that only want it to exist take this as success."""
-
-    category = Category.ALREADY_EXISTS
+class AlreadyExistsError(ImageStoreError, category=Category.ALREADY_EXISTS):
+    """What is to be made exists already; callers that only need it to exist take this as success."""
 
 
-class PreconditionError(ImageStoreError):
-    """What was asked for can't be done as things are."""
-
-    category = Category.FAILED_PRECONDITION
+class PreconditionError(ImageStoreError, category=Category.FAILED_PRECONDITION):
+    """The request can't be done in the present state."""
 
 
-class UnsupportedError(ImageStoreError):
-    """What was asked for is no part of this program."""
-
-    category = Category.NOT_IMPLEMENTED
+class UnsupportedError(ImageStoreError, category=Category.NOT_IMPLEMENTED):
+    """The request is no part of this program."""
 
 
-class NoMatchingManifestError(ImageStoreError):
-    """The image offers nothing that the wanted platform can run.
+class NoMatchingManifestError(ImageStoreError, category=Category.NOT_FOUND):
+    """An image has nothing for the ``wanted`` platform, but for those in ``offered`` (text forms, in index order).
 
-    Attributes:
-        reference: canonical reference, or the digest of the index.
-        wanted: text form of the wanted platform.
-        offered: text forms of the platforms on offer, in index order.
-        explanation: the selection with a verdict for every entry, when there was an index.
+    ``reference`` may be the digest of an index; then ``explanation`` is the selection, with a verdict for every entry.
     """
-
-    category = Category.NOT_FOUND
 
     def __init__(
         self, reference: str, wanted: str, offered: Sequence[str], *, explanation: object = None, hint: str = ""
@@ -266,34 +203,18 @@ class NoMatchingManifestError(ImageStoreError):
         self.explanation = explanation
 
 
-class ImageDeniedError(ImageStoreError):
-    """An image verifier refuses the image.
-
-    Attributes:
-        reference: canonical reference.
-        verifier: name of the program (or object) that refused.
-        reason: what it said, escaped and shortened; may be empty.
-    """
-
-    category = Category.PERMISSION_DENIED
+class ImageDeniedError(ImageStoreError, category=Category.PERMISSION_DENIED):
+    """An image verifier (``verifier``, a program's name) refuses ``reference``; ``reason`` is its output, shortened."""
 
     def __init__(self, reference: str, verifier: str, reason: str) -> None:
-        said = f": {reason}" if reason else ""
-        super().__init__(f"{reference}: denied by image verifier {verifier}{said}")
+        super().__init__(f"{reference}: denied by image verifier {verifier}" + (f": {reason}" if reason else ""))
         self.reference = reference
         self.verifier = verifier
         self.reason = reason
 
 
-class DocumentError(ImageStoreError):
-    """An index, manifest or image config breaks its rules.
-
-    Attributes:
-        what: the document, for example ``manifest sha256:…``.
-        faults: every fault found (bounded), each with its path inside the document.
-    """
-
-    category = Category.FAILED_PRECONDITION
+class DocumentError(ImageStoreError, category=Category.FAILED_PRECONDITION):
+    """An index, manifest or image config, ``what``, breaks its rules; each of its ``faults`` has its path inside."""
 
     def __init__(self, what: str, faults: Sequence[str], *, hint: str = "") -> None:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -302,18 +223,12 @@ class DocumentError(ImageStoreError):
         self.faults = tuple(faults)
 
 
-class IntegrityError(ImageStoreError):
+class IntegrityError(ImageStoreError, category=Category.DATA_LOSS):
     """Bytes are not what their descriptor says."""
-
-    category = Category.DATA_LOSS
 
 
 class ContentUnreadableError(IntegrityError):
-    """The disk can't read content now; what it holds can't be judged, and another try may succeed.
-
-    Attributes:
-        reason: the system's words.
-    """
+    """The disk can't read content now (``reason``, in the system's words); another try may succeed."""
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(f"{what}: the disk can't read it: {reason}")
@@ -321,12 +236,7 @@ class ContentUnreadableError(IntegrityError):
 
 
 class DigestMismatchError(IntegrityError):
-    """Content hashes to another digest than expected.
-
-    Attributes:
-        expected: text of the digest that was announced.
-        actual: text of the digest that was computed.
-    """
+    """Content has the digest ``actual`` instead of ``expected``; both in text form."""
 
     def __init__(self, what: str, *, expected: str, actual: str) -> None:
         super().__init__(f"{what}: expected digest {expected}, content has {actual}")
@@ -335,12 +245,7 @@ class DigestMismatchError(IntegrityError):
 
 
 class SizeMismatchError(IntegrityError):
-    """Content is longer or shorter than its descriptor says; sizes in bytes.
-
-    Attributes:
-        expected: announced size.
-        actual: bytes seen; when more came than expected, the count at which reading stopped.
-    """
+    """Content has not the ``expected`` bytes, but ``actual``, or more if reading stopped there."""
 
     def __init__(self, what: str, *, expected: int, actual: int) -> None:
         word = "truncated at" if actual < expected else "longer, at least"
@@ -349,141 +254,89 @@ class SizeMismatchError(IntegrityError):
         self.actual = actual
 
 
-class RegistryError(ImageStoreError):
-    """A registry, or the way to it, failed.
+class RegistryError(ImageStoreError, category=Category.UNAVAILABLE):
+    """A registry at ``host``, or the way to it, failed.
 
-    Attributes:
-        host: host (and port) of the registry, or an empty text.
-        status: HTTP status, or 0 when there was no answer.
-        said: what the answer said, shortened and escaped, as the message repeats it; may be empty.
-    """
-
-    category = Category.UNAVAILABLE
-
-    def __init__(self, message: str, *, host: str = "", status: int = 0, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.host = host
-        self.status = status
-        self.said = ""
-
-
-class RegistryUnavailableError(RegistryError):
-    """No connection, no answer, or an answer that says to try later.
-
-    Attributes:
-        retry_after: seconds the registry asks to wait, or None.
+    ``status`` is HTTP's, or 0 without an answer; ``retry_after`` the seconds that the registry asks to wait, or None;
+    ``said`` the text of the answer, shortened and escaped, as the message repeats it.
     """
 
     def __init__(
         self, message: str, *, host: str = "", status: int = 0, hint: str = "", retry_after: float | None = None
     ) -> None:
-        super().__init__(message, host=host, status=status, hint=hint)
+        super().__init__(message, hint=hint)
+        self.host = host
+        self.status = status
         self.retry_after = retry_after
+        self.said = ""
 
 
-class ReferenceNotFoundError(RegistryError, NotFoundError):
+class RegistryUnavailableError(RegistryError):
+    """No connection, no answer, or an answer that asks to try later."""
+
+
+class ReferenceNotFoundError(RegistryError, NotFoundError, category=Category.NOT_FOUND):
     """The registry answers that this repository, tag, manifest or blob doesn't exist."""
 
-    category = Category.NOT_FOUND
+
+class RateLimitedError(RegistryError, category=Category.RESOURCE_EXHAUSTED):
+    """The registry refuses because of too many requests."""
 
 
-class RateLimitedError(RegistryError):
-    """The registry refuses because of too many requests.
-
-    Attributes:
-        retry_after: seconds the registry asks to wait, or None.
-    """
-
-    category = Category.RESOURCE_EXHAUSTED
-
-    def __init__(
-        self, message: str, *, host: str = "", status: int = 429, hint: str = "", retry_after: float | None = None
-    ) -> None:
-        super().__init__(message, host=host, status=status, hint=hint)
-        self.retry_after = retry_after
-
-
-class AuthenticationError(RegistryError):
+class AuthenticationError(RegistryError, category=Category.UNAUTHENTICATED):
     """The registry wants credentials, or refuses those it got."""
 
-    category = Category.UNAUTHENTICATED
+
+class AccessDeniedError(RegistryError, category=Category.PERMISSION_DENIED):
+    """The registry accepts the credentials and forbids the request."""
 
 
-class AccessDeniedError(RegistryError):
-    """The registry knows who asks and forbids it."""
-
-    category = Category.PERMISSION_DENIED
-
-
-class ProtocolError(RegistryError):
+class ProtocolError(RegistryError, category=Category.FAILED_PRECONDITION):
     """An answer breaks HTTP, the distribution protocol or our safety rules."""
-
-    category = Category.FAILED_PRECONDITION
 
 
 class StoreError(ImageStoreError):
-    """The store on disk can't do what was asked."""
-
-    category = Category.INTERNAL
+    """The store can't do what was asked."""
 
 
-class StoreBusyError(StoreError):
+class StoreBusyError(StoreError, category=Category.UNAVAILABLE):
     """Another writer holds what was asked for."""
-
-    category = Category.UNAVAILABLE
 
 
 class IngestLockedError(StoreBusyError):
     """Another writer has the ingest open."""
 
 
-class ContentUnavailableError(StoreError):
+class ContentUnavailableError(StoreError, category=Category.UNAVAILABLE):
     """Content that is kept elsewhere can't be reached now; what is here of it stays."""
 
-    category = Category.UNAVAILABLE
 
-
-class WriterClosedError(StoreError):
+class WriterClosedError(StoreError, category=Category.FAILED_PRECONDITION):
     """A writer was used after its end."""
 
-    category = Category.FAILED_PRECONDITION
+
+class StoreFullError(StoreError, category=Category.RESOURCE_EXHAUSTED):
+    """No space (or quota) is left where the store is."""
 
 
-class StoreFullError(StoreError):
-    """No space (or quota) is left where the store lives."""
-
-    category = Category.RESOURCE_EXHAUSTED
-
-
-class StoreReadOnlyError(StoreError):
+class StoreReadOnlyError(StoreError, category=Category.PERMISSION_DENIED):
     """The store's folder can't be written."""
 
-    category = Category.PERMISSION_DENIED
-
-    #: What helps when it is the user who may not write; who only reads takes part in the store's locks too.
+    #: If this user may not write (reading takes locks, so it writes too), and if the disk is mounted read-only.
     HINT: ClassVar = "run as the store's owner, ask its server with --endpoint, or choose your own folder with --root"
-    #: What helps when the disk is mounted read-only.
     MOUNTED_HINT: ClassVar = "mount it writable, or choose another folder with --root"
 
 
-class StoreMissingError(StoreError):
+class StoreMissingError(StoreError, category=Category.FAILED_PRECONDITION):
     """There is no store in the folder, and none was to be made."""
 
-    category = Category.FAILED_PRECONDITION
 
-
-class StoreCorruptError(StoreError):
+class StoreCorruptError(StoreError, category=Category.DATA_LOSS):
     """The store's own files are damaged, or were made by a newer version."""
-
-    category = Category.DATA_LOSS
 
 
 class UndeletableError(StoreError):
-    """Some of what nothing needs can't be deleted; all the rest was.
-
-    Attributes:
-        failures: why, by digest or name of an ingest.
-    """
+    """Some garbage can't be deleted, as ``failures`` says by digest or name of an ingest; the rest was deleted."""
 
     def __init__(self, failures: Mapping[str, str], report: object = None) -> None:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
@@ -495,49 +348,33 @@ class UndeletableError(StoreError):
         self.report = report
 
 
-class ServerError(ImageStoreError):
-    """A server can't listen where it was told to, or can't do what it was started for."""
-
-    category = Category.FAILED_PRECONDITION
+class ServerError(ImageStoreError, category=Category.FAILED_PRECONDITION):
+    """A server can't listen at its address, or can't do its task."""
 
 
 class ImageServiceError(ImageStoreError):
-    """An image service (CRI endpoint, Docker Engine) refuses or fails; the message is what it said.
-
-    Attributes:
-        status: its status code, for example of HTTP, or 0.
-    """
+    """An image service (CRI endpoint, Docker Engine) refuses or fails, with its message and (HTTP) ``status``, or 0."""
 
     def __init__(self, message: str, *, status: int = 0, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.status = status
 
 
-class ServiceUnavailableError(ImageServiceError):
+class ServiceUnavailableError(ImageServiceError, category=Category.UNAVAILABLE):
     """An image service can't be reached, or ended in the middle of an answer."""
-
-    category = Category.UNAVAILABLE
 
 
 class ImageCollectionError(ImageStoreError):
-    """A round of image collection on a node failed, or freed too little.
-
-    Attributes:
-        freed_bytes: what it freed all the same, by the sizes that were listed.
-    """
+    """A round of image collection on a node failed or freed too little: ``freed_bytes``, by the sizes in the list."""
 
     def __init__(self, message: str, *, freed_bytes: int = 0, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.freed_bytes = freed_bytes
 
 
-class OperationCancelledError(ImageStoreError):
+class OperationCancelledError(ImageStoreError, category=Category.CANCELLED):
     """The caller cancelled."""
 
-    category = Category.CANCELLED
 
-
-class DeadlineExceededError(OperationCancelledError):
+class DeadlineExceededError(OperationCancelledError, category=Category.DEADLINE_EXCEEDED):
     """The operation's overall deadline passed."""
-
-    category = Category.DEADLINE_EXCEEDED

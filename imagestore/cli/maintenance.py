@@ -255,7 +255,7 @@ def restore(app: App, file: Path, output: str) -> None:
     missing, 'imagestore repair' fetches it, and 'imagestore gc' frees what no image of the backup needs.
     """
     app.refuse_shared("restore", "use pg_restore, or the base backup and its write-ahead log")
-    from imagestore.store.maintenance.restore import restore_backup
+    from imagestore.store.maintenance.rebuild import restore_backup
 
     kept_as = restore_backup(app.root, file)
     lines = [f"{file} restored; run 'imagestore check' before anything uses the store"]

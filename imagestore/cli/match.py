@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from imagestore.config import HandlerPlatform
     from imagestore.content.api import ContentStore
     from imagestore.oci.select import Selection, Verdict
-    from imagestore.store.report.matrix import Matrix
+    from imagestore.store.report import Matrix
 
 _LEAST_PLATFORM: Final = 8
 #: Characters of a platform where the terminal is too narrow for all of a matrix; "windows(10.0.20348.1970)/amd64" fits.
@@ -61,7 +61,7 @@ def match(
     if (reference is None) == (index_file is None):
         raise click.UsageError("give either a REFERENCE or --index FILE")
     from imagestore.store.pull.choice import wanted_platforms
-    from imagestore.store.report.matrix import Matrix
+    from imagestore.store.report import Matrix
 
     if host is not None:
         app.host = platforms.parse(host)

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from imagestore.store.maintenance.usage import ImageUsage, StoreUsage
-    from imagestore.store.report.gather import StoreReport
-    from imagestore.store.report.matrix import Matrix, Row
+    from imagestore.store.report import Matrix, Row, StoreReport
 
 
 @click.command()
@@ -107,25 +106,25 @@ def report(app: App, names: tuple[str, ...], html: Path | None, output: str) -> 
     imagestore report --html report.html
     imagestore report --html python.html python:3
     """
-    from imagestore.store.report import gather
+    from imagestore.store.report import gather, matrices
 
     app.missing = "refuse"
-    found = gather.gather(app.store, names=names)
+    found = gather(app.store, names=names)
     if html is not None:
         from imagestore.cli.html.markup import write_page
         from imagestore.cli.html.pages import store_page
 
         with cancelled_by_signals() as token:
-            text = store_page(found, gather.matrices(app.store, found, cancel=token))
+            text = store_page(found, matrices(app.store, found, cancel=token))
         # Only now: a pipe may wait for its reader, which no token ends.
         write_page(html, text, output)
     if output == "json":
         with cancelled_by_signals() as token:
-            document = _as_json(found, gather.matrices(app.store, found, cancel=token), app)
+            document = _as_json(found, matrices(app.store, found, cancel=token), app)
         render.dump_json(document)
     elif html is None:
         with cancelled_by_signals() as token:
-            _print(found, gather.matrices(app.store, found, cancel=token))
+            _print(found, matrices(app.store, found, cancel=token))
 
 
 def _print(found: StoreReport, matrices: Iterable[Matrix]) -> None:

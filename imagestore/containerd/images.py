@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from imagestore.containerd.filters import Fields
     from imagestore.containerd.image_records import HandlerImage
     from imagestore.store.image_store import ImageStore
-    from imagestore.store.workers import Lent, StoreWorkers
+    from imagestore.store.workers import LentStore, StoreWorkers
     from imagestore.util.cancel import CancelToken
 
 #: Images that are examined at the same time, to decide whether they can be records.
@@ -141,7 +141,7 @@ class ImagesService(ImagesServicer):
 
     async def _recorded(
         self,
-        lent: Lent,
+        lent: LentStore,
         image: NamedImage,
         move: Callable[[NamedImage], NamedImage] | None = None,
         *,

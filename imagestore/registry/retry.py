@@ -142,7 +142,7 @@ class HostPauses:
                     return
             if seconds > longest_seconds:
                 message = f"{host}: rate limited; not asked again for {seconds:.0f} s (Retry-After): {reason}"
-                raise RateLimitedError(message, host=host, retry_after=seconds)
+                raise RateLimitedError(message, host=host, status=429, retry_after=seconds)
             observer(Waiting(host, seconds, reason))
             self._timing.sleep(cancel, seconds)
 

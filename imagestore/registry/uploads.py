@@ -22,9 +22,7 @@ from urllib.parse import urlencode
 from imagestore.errors import (
     ImageStoreError,
     ProtocolError,
-    RateLimitedError,
     RegistryError,
-    RegistryUnavailableError,
     SizeMismatchError,
 )
 from imagestore.oci.digest import Verifier
@@ -148,8 +146,7 @@ class BlobUpload:
         is_lost = error.status in {404, 416}
         if attempt >= self.session.shared.policy.attempts or not (is_lost or is_transient(error)):
             return False
-        asked = error.retry_after if isinstance(error, RateLimitedError | RegistryUnavailableError) else None
-        return self.session.will_wait(error, attempt, asked)
+        return self.session.will_wait(error, attempt, error.retry_after)
 
     def _is_there(self) -> bool:
         return is_there(self.session, self.repository, self.descriptor)

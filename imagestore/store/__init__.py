@@ -1,6 +1,6 @@
 """The store: images by (reference, runtime handler), and everything that is done with them.
 
-``image_store`` has ImageStore, the one object embedders hold (``imagestore.ImageStore``); ``pull`` fetches images from
-registries, ``archive`` imports and exports them, ``maintenance`` looks after what is there, ``garbage`` collects what
-nothing keeps.
+``image_store`` has ImageStore, the one object that embedders hold (``imagestore.ImageStore``). Its collaborators share
+``parts``: ``images_by_name`` finds, tags and removes images, ``pull/`` fetches them, ``archive/`` imports, exports and
+copies them, ``maintenance/`` checks and repairs the store. ``garbage`` collects what nothing keeps.
 """

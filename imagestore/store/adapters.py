@@ -1,9 +1,10 @@
-"""What a store is opened with: a folder's files and SQLite, a shared database and bucket, or what is given."""
+"""Opening a store's adapters: a folder's files and SQLite, a shared database and bucket, or given ones."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,13 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from imagestore.config.model import BucketSettings
+from imagestore.content.disk import make_directory, translated
+from imagestore.content.local import LocalContentStore
 from imagestore.errors import ConfigError, InvalidInputError
-from imagestore.store import embedded
-from imagestore.util.root_folder import is_database, is_foreign_address
+from imagestore.metadata.sqlite.location import refuse_missing
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
+from imagestore.store import leases
+from imagestore.util.root_folder import is_database, is_foreign_address, refuse_untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
     from imagestore.config import Config
     from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
+
+log = logging.getLogger(__name__)
 
 _BUCKET: Final = "s3://"
 _SYSTEM_CACHE: Final = Path("/var/cache")
@@ -32,12 +39,7 @@ _PLACES: Final = {"host", "hostaddr", "port", "dbname"}
 class StorePlace:
     """Which store is meant.
 
-    Attributes:
-        root: its folder, or the address of a shared store's database.
-        content: of a shared store its bucket; else where blobs are instead of the folder.
-        metadata: where records are instead of the folder's database.
-        scope: of a shared store, whose images are meant; empty for the default one.
-        sources: folders with ``blobs`` to adopt content from.
+    The attributes are arguments of ImageStore.
     """
 
     root: str | os.PathLike[str]
@@ -49,15 +51,15 @@ class StorePlace:
 
 @dataclass(slots=True)
 class Adapters:
-    """An open store's parts.
+    """A store's open adapters.
 
     Attributes:
         name: the store's folder or address, for messages.
-        folder: of this machine, for what is on its way and what is known of hosts; an embedded store's is the store.
+        folder: of this machine, for ingests and notes about hosts; of an embedded store the whole store.
         metadata: records.
         content: blobs.
-        is_shared: other machines have the same records and content.
-        closing: closes what was opened here; what was given is closed by who gave it.
+        is_shared: whether other machines use the same records and content.
+        closing: closes what was opened here; the caller closes what it gave.
     """
 
     name: str
@@ -71,18 +73,11 @@ class Adapters:
 def open_adapters(
     place: StorePlace, *, config: Config, clock: Callable[[], float], is_making: bool, is_freeing: bool
 ) -> Adapters:
-    """Open a store's parts, or take those that are given.
-
-    Args:
-        place: which store.
-        config: may say how its bucket is reached.
-        clock: seconds since 1970.
-        is_making: make the store where there is none.
-        is_freeing: open a full disk's store with the space kept back for removals.
+    """Open a store's adapters, or take the given ones; the arguments are those of ImageStore.
 
     Raises:
-        InvalidInputError: a shared store without a bucket, or a scope or a bucket for another one.
-        ConfigError, PreconditionError, StoreError: what is opened can't be used.
+        InvalidInputError: a shared store without a bucket, or a scope or a bucket for another store.
+        ConfigError, PreconditionError, StoreError: an adapter can't be opened.
     """
     given, metadata, content = os.fspath(place.root), place.metadata, place.content
     is_shared = is_database(given)
@@ -90,7 +85,7 @@ def open_adapters(
         if place.sources:
             raise InvalidInputError("sources: are folders of one machine, which a shared store can't adopt from")
         return _open_shared(given, content, scope=place.scope, config=config, is_making=is_making)
-    # Addresses aren't repeated: they may have passwords.
+    # The message doesn't repeat the address: it may have a password.
     if not is_shared and is_foreign_address(given):
         raise InvalidInputError(
             "the store's root: expected a folder or postgresql://USER@HOST/DATABASE, it is another kind of address"
@@ -100,16 +95,54 @@ def open_adapters(
             "a scope and a bucket belong to a store at postgresql://, not to a folder's or to given records",
             hint="leave them out, or give the database's address alone instead of the folder",
         )
-    # The process may change its folder, as daemons do.
+    # Absolute, since the process may change its folder later.
     folder = Path(given).absolute()
     with contextlib.ExitStack() as stack:
         ballast = None
         if metadata is None:
-            own = embedded.open_metadata(folder, clock=clock, is_making=is_making, is_freeing=is_freeing)
+            own = _open_metadata(folder, clock=clock, is_making=is_making, is_freeing=is_freeing)
             stack.callback(own.close)
             metadata, ballast = own, own.database.ballast
-        blobs = content or embedded.open_content(folder, sources=place.sources, ballast=ballast)
+        blobs = content or LocalContentStore(
+            folder / "content", folder / "locks", sources=place.sources, ballast=ballast
+        )
         return Adapters(str(folder), folder, metadata, blobs, closing=stack.pop_all())
+
+
+def _open_metadata(root: Path, *, clock: Callable[[], float], is_making: bool, is_freeing: bool) -> SqliteMetadataStore:
+    """Open a folder's records; before its content, since content without a database looks like a store that lost it.
+
+    Raises:
+        StoreError: the folder can't be used.
+    """
+    database = root / "metadata.db"
+    refuse_untrusted(root)
+    if is_making:
+        with translated("make the store's folder", root):
+            make_directory(root, 0o700)
+    else:
+        refuse_missing(database)
+    kept: list[tuple[int, str]] = []
+
+    def _keep_on_making(metadata: SqliteMetadataStore) -> None:
+        kept.extend(_keep_found(root, metadata))
+
+    metadata = SqliteMetadataStore(database, clock=clock, is_freeing=is_freeing, on_making=_keep_on_making)
+    for count, lease in kept:
+        said = "%s: made a database next to %d blobs of unknown use, which lease %s keeps for a day"
+        log.warning(said, root, count, lease)
+    return metadata
+
+
+def _keep_found(root: Path, metadata: SqliteMetadataStore) -> list[tuple[int, str]]:
+    """Lease what was here before the database, in the transaction that makes it; so no collection comes between."""
+    content = root / "content"
+    if not content.is_dir():
+        return []
+    found = [info.digest for info in LocalContentStore(content, root / "locks").walk()]
+    if not found:
+        return []
+    return [(len(found), leases.keep_found(metadata, found))]
 
 
 def _open_shared(
@@ -120,7 +153,7 @@ def _open_shared(
             "a store at postgresql:// needs a bucket for its content",
             hint="add content='s3://BUCKET/PREFIX' (--content s3://BUCKET/PREFIX on the command line)",
         )
-    # Before anybody is asked.
+    # Before any connection is opened.
     settings = bucket_settings(content, config, os.environ) if isinstance(content, str) else content
     from imagestore.content.shared_store import SharedContentStore
 
@@ -148,7 +181,7 @@ def _open_shared(
 def machine_folder(url: str) -> Path:
     """A shared store's folder on this machine, below CACHE_DIRECTORY (systemd's), XDG_CACHE_HOME or the usual cache.
 
-    Nothing in it is needed: what is lost is fetched again.
+    It can be deleted: what is lost is fetched again.
 
     Raises:
         ConfigError: there is none of these, and this user has no home.
@@ -172,22 +205,17 @@ def _home() -> Path:
 
 
 def _place_of(url: str) -> str:
-    """Server and database of an address: neither a new password nor another option makes another store."""
+    """Server and database of an address: a new password or another option doesn't make another store."""
     parts = urlsplit(url)
     named = sorted((name, value) for name, value in parse_qsl(parts.query) if name in _PLACES)
     return f"{parts.netloc.rpartition('@')[2]}{parts.path}?{urlencode(named)}"
 
 
 def bucket_settings(url: str, config: Config, environ: Mapping[str, str]) -> BucketSettings:
-    """How a bucket is reached: as the configuration says of this one, else by the environment as AWS's programs do.
-
-    Args:
-        url: ``s3://BUCKET/PREFIX``.
-        config: may have the bucket of a mirror.
-        environ: the environment.
+    """Endpoint and region of ``s3://BUCKET/PREFIX``: the configuration's for this mirror bucket, else AWS's variables.
 
     Raises:
-        InvalidInputError: it is no bucket's URL.
+        InvalidInputError: the URL is none of a bucket.
     """
     if not url.startswith(_BUCKET):
         raise InvalidInputError(f"content {url!r}: expected s3://BUCKET or s3://BUCKET/PREFIX")

@@ -1,14 +1,12 @@
-"""Garbage collection: free what no image record, no lease and no label keeps, without hurting work in other processes.
+"""Garbage collection: free what no image record, no lease and no label keeps, while other processes work.
 
-Mark once, in a snapshot that no writer waits for. Then sweep in batches of some milliseconds: each holds the database's
+Mark once, in a snapshot that blocks no writer. Then sweep in batches of some milliseconds: each holds the database's
 write lock, asks for each candidate whether anything keeps it *now* (upwards along edges, see ``metadata.graph``), and
-deletes it if nothing does. A client leases a blob before looking for it (see ``leases``), so either the batch
-sees the lease, or the other process finds the blob gone and fetches it. Between two batches those go first who wait
-to write, so no writer waits for more than one batch.
+deletes it if nothing does. A client leases a blob before looking for it (see ``leases``), so either the batch sees the
+lease, or the client finds the blob gone and fetches it. Waiting writers go first between two batches.
 
 After a removal only what the removed records reached can have become garbage; ``collect_from`` asks about that alone.
-
-A file that can't be deleted stops none of the others, and is named: it stays as it is, with its edges and labels.
+A file that can't be deleted is reported and keeps its edges and labels; the others are deleted.
 """
 
 from __future__ import annotations
@@ -34,17 +32,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long a batch holds other writers when they wait, and at most, but for its commit.
+#: How long a batch lasts when writers wait, and at most; its commit comes on top.
 _SHORTEST_SECONDS: Final = 0.004
 _LONGEST_SECONDS: Final = 0.02
-#: How often it is looked whether a writer waits.
+#: Time between two looks whether a writer waits.
 _LOOK_SECONDS: Final = 0.001
-#: As many are asked about with one query: few at first, since the first look for others comes after them.
+#: Candidates in one query: few at first, since the first look for waiting writers comes after them.
 _FIRST_STEP: Final = 32
 _LONGEST_STEP: Final = 256
-#: As many are asked at once what they point at.
+#: Contents in one query for what they point at.
 _MARKED_AT_ONCE: Final = 256
-#: An ingest that wasn't touched for so long is deleted; containerd's default for unleased ingests.
+#: An ingest that wasn't touched for so long is deleted, as in containerd if it has no lease.
 STALE_INGEST_SECONDS: Final = 24 * 3600.0
 
 
@@ -54,11 +52,11 @@ class GarbageReport:
 
     Attributes:
         dry_run: nothing was deleted.
-        digests: the blobs, sorted.
+        digests: of the blobs, sorted.
         bytes_freed: their size and that of stale ingests.
         ingests: names of stale ingests.
         kept_blobs: how many blobs stay.
-        failures: why other blobs (by digest in text form) and stale ingests (by name) can't be deleted.
+        failures: why blobs (by digest in text form) and stale ingests (by name) can't be deleted.
     """
 
     dry_run: bool
@@ -71,24 +69,16 @@ class GarbageReport:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep did.
-
-    Attributes:
-        freed: bytes by digest in text form, of what was there.
-        failures: why others can't be deleted, by digest.
-    """
+    """What a sweep freed (bytes by digest in text form), and why it can't delete others."""
 
     freed: dict[str, int]
     failures: dict[str, str]
 
     def check(self, report: object = None) -> None:
-        """Tell what could not be deleted.
-
-        Args:
-            report: what was done all the same.
+        """Raise if something could not be deleted; the error carries ``report``, what was done all the same.
 
         Raises:
-            UndeletableError: there is something.
+            UndeletableError.
         """
         if self.failures:
             raise UndeletableError(self.failures, report)
@@ -101,22 +91,13 @@ def collect(
     dry_run: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> GarbageReport:
-    """Free everything that nothing needs.
-
-    Args:
-        metadata: records, leases and edges.
-        content: the blobs.
-        dry_run: only say what would be freed.
-        clock: seconds since 1970, for the age of ingests.
-
-    Returns:
-        What went, and what can't be deleted.
+    """Free everything that nothing needs; ``clock`` (seconds since 1970) gives the age of ingests.
 
     Raises:
         StoreError: folders can't be listed or records not changed; what was freed before stays freed.
     """
     failures: dict[str, str] = {}
-    _tell_keeper(metadata)
+    _warn_of_keeper(metadata)
     if not dry_run:
         metadata.expire()
         for ref in metadata.namespaces.sweep():
@@ -143,7 +124,7 @@ def collect(
     )
 
 
-def _tell_keeper(metadata: MetadataStore) -> None:
+def _warn_of_keeper(metadata: MetadataStore) -> None:
     if lease := metadata.graph.keeper_of_all():
         log.warning(
             "lease %s keeps all content: a rebuild passed over something; try 'imagestore check --rebuild' again",
@@ -152,24 +133,21 @@ def _tell_keeper(metadata: MetadataStore) -> None:
 
 
 def collect_from(metadata: MetadataStore, content: ContentStore, roots: Iterable[str]) -> Swept:
-    """Free what removed records held and nothing else needs; costs what they reached, not what the store has.
+    """Free what removed records held (``roots``, digests in text form) and nothing else needs.
 
-    Args:
-        metadata: records, leases and edges; the records are gone from it.
-        content: the blobs.
-        roots: what the records held, digests in text form.
+    The cost is that of what they reached, not of what the store has.
 
     Raises:
         StoreError: the database can't be changed; what was freed before stays freed.
     """
-    _tell_keeper(metadata)
+    _warn_of_keeper(metadata)
     reached, parents = _reached(metadata, roots)
-    # What points on goes first; then nothing is above what it pointed at any more, and asking for that is cheap.
+    # Parents go first: then nothing is above their children any more, and asking about those is cheap.
     return sweep(metadata, content, [*in_order(parents), *in_order(reached - parents)])
 
 
 def _reached(metadata: MetadataStore, roots: Iterable[str]) -> tuple[set[str], set[str]]:
-    """What can be reached, and what of it points on, asked for step by step."""
+    """What can be reached, and the part of it that has children."""
     reached = set(roots)
     parents: set[str] = set()
     waiting = list(reached)
@@ -184,52 +162,43 @@ def _reached(metadata: MetadataStore, roots: Iterable[str]) -> tuple[set[str], s
 
 
 def sweep(metadata: MetadataStore, content: ContentStore, candidates: Iterable[str]) -> Swept:
-    """Delete candidates that nothing keeps now, batch by batch; each is asked about while the lock is held.
-
-    Args:
-        metadata: records, leases and edges.
-        content: the blobs.
-        candidates: digests, in text form, that may be garbage.
+    """Delete candidates (digests in text form) that nothing keeps now, batch by batch, each under the write lock.
 
     Raises:
         StoreError: the database can't be changed; what was freed before stays freed.
     """
     swept, waiting = Swept({}, {}), collections.deque(candidates)
-    patience = Patience(metadata)
+    timer = BatchTimer(metadata)
     with content.deleter() as files:
         while waiting:
             try:
                 with metadata.batch():
-                    _sweep_some(metadata, files, waiting, patience, swept)
+                    _sweep_some(metadata, files, waiting, timer, swept)
             finally:
                 files.let_go()
     content.make_room()
     return swept
 
 
-def _sweep_some(metadata: MetadataStore, files: Deleter, waiting: deque[str], patience: Patience, swept: Swept) -> None:
-    """One batch: takes candidates, deletes what nothing keeps and puts back what there was no time for."""
-    patience.begin()
+def _sweep_some(metadata: MetadataStore, files: Deleter, waiting: deque[str], timer: BatchTimer, swept: Swept) -> None:
+    """One batch: take candidates, delete what nothing keeps, put back what there was no time for."""
+    timer.begin()
     step = _FIRST_STEP
     while waiting:
         some = [waiting.popleft() for _ in range(min(step, len(waiting)))]
-        deleted = files.delete_some(metadata.graph.unheld(some), patience.is_over)
-        # What there was no time for is asked about again: it may be wanted by then.
+        deleted = files.delete_some(metadata.graph.unheld(some), timer.is_over)
+        # Asked about again in the next batch: by then something may keep it.
         waiting.extendleft(reversed(deleted.left))
         metadata.graph.forget_content(deleted.sizes)
         swept.freed.update((text, size) for text, size in deleted.sizes.items() if size is not None)
         swept.failures.update(deleted.failures)
-        if patience.is_over():
+        if timer.is_over():
             return
         step = min(2 * step, _LONGEST_STEP)
 
 
-class Patience:
-    """Of those who wait for batches to end: most say so, and those who can't are thought of too.
-
-    Args:
-        metadata: knows who waits.
-    """
+class BatchTimer:
+    """Says when a batch should end: soon if a writer waits. Batches grow slowly, since not every writer can say so."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
@@ -238,7 +207,7 @@ class Patience:
         self._is_awaited = False
 
     def begin(self) -> None:
-        """A batch begins. It may be long where no writer waited for the last ones."""
+        """A batch begins; it may be longer than the last one if no writer waited."""
         self._length = _SHORTEST_SECONDS if self._is_awaited else min(2 * self._length, _LONGEST_SECONDS)
         self._is_awaited = False
         started = time.monotonic()
@@ -254,7 +223,7 @@ class Patience:
 
 
 class _Counted:
-    """Counts what it passes on. A list of half a million names would stop all threads while it goes away."""
+    """Counts the items that it passes on. Freeing a list of half a million names would stop all threads."""
 
     def __init__(self, items: Iterator[str]) -> None:
         self.count = 0
@@ -269,7 +238,7 @@ class _Counted:
 def _size(content: ContentStore, text: str) -> int | None:
     try:
         return content.info(as_written(text)).size
-    except (ContentNotFoundError, IntegrityError):  # what can't be looked at can't be deleted either
+    except (ContentNotFoundError, IntegrityError):  # a blob that can't be read can't be deleted either
         return None
 
 

@@ -20,13 +20,9 @@ if TYPE_CHECKING:
 
 
 class Image:
-    """One record with its content; nothing is read until asked for.
+    """One record with its content, read when it is needed.
 
-    Content was verified when it entered the store; documents are hashed again when read.
-
-    Args:
-        record: what is remembered.
-        content: where its bytes are.
+    Content was verified when it entered the store; documents are hashed again when they are read.
     """
 
     def __init__(self, record: ImageRecord, content: ContentStore) -> None:
@@ -50,7 +46,7 @@ class Image:
 
     @property
     def platform(self) -> Platform:
-        """What the image is for."""
+        """The platform that the image is for."""
         return self.record.platform
 
     @property
@@ -65,7 +61,7 @@ class Image:
 
     @property
     def size(self) -> int:
-        """Bytes of all its content as it travels (compressed)."""
+        """Compressed size of all its content in bytes."""
         return self.record.content_size
 
     @functools.cached_property

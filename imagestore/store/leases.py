@@ -31,18 +31,11 @@ _RENEW_SECONDS: Final = 3600.0
 def keep_found(metadata: MetadataStore, found: Sequence[Digest], *, keeps_all: bool = False) -> str:
     """Lease content that was there before its database for a day: the database was lost, or another program wrote it.
 
-    No record refers to such content, so without a lease the next collection would delete all of it.
-
-    Args:
-        metadata: where the lease is made.
-        found: the content.
-        keeps_all: keep all other content too, including content that arrives later.
+    No record refers to such content, so without a lease the next collection would delete all of it. With ``keeps_all``
+    the lease keeps all other content too, including content that arrives later.
 
     Returns:
-        The lease's id; empty where nothing was found.
-
-    Raises:
-        StoreError: the database can't be written.
+        The lease's id; empty if nothing was found.
     """
     if not found and not keeps_all:
         return ""
@@ -53,13 +46,7 @@ def keep_found(metadata: MetadataStore, found: Sequence[Digest], *, keeps_all: b
 
 
 class HeldLease:
-    """A lease that this process owns; thread-safe.
-
-    Args:
-        metadata: where the lease lives.
-        lease_id: its id.
-        renew_seconds: least time between two renewals.
-    """
+    """A lease that this process owns, renewed at most every ``renew_seconds``; thread-safe."""
 
     def __init__(self, metadata: MetadataStore, lease_id: str, *, renew_seconds: float = _RENEW_SECONDS) -> None:
         self.id = lease_id
@@ -101,11 +88,7 @@ def held(
 ) -> Iterator[HeldLease]:
     """A new lease for a block of work, released when the block ends. Not synced: a power failure ends the work too.
 
-    Args:
-        metadata: where the lease lives.
-        purpose: first part of its id, for people who list leases.
-        digests: what it holds from the start.
-        renew_seconds: how often it is renewed.
+    ``purpose`` is the first part of its id, for people who list leases; it holds ``digests`` from the start.
     """
     lease_id = f"{purpose}-{os.urandom(16).hex()}"
     try:
@@ -131,20 +114,15 @@ class _NoLease(HeldLease):
     """The lease of content that can't be deleted."""
 
     def hold(self, digests: Collection[Digest]) -> None:
-        """Nothing has to be done."""
+        """Does nothing."""
 
     def renew(self) -> None:
-        """Nothing has to be done."""
+        """Does nothing."""
 
 
 @contextlib.contextmanager
 def held_to_read(metadata: MetadataStore, *, purpose: str) -> Iterator[HeldLease]:
-    """As held(), for work that only reads. A store that can't change has no collection, so it needs no lease.
-
-    Args:
-        metadata: where the lease lives.
-        purpose: first part of its id.
-    """
+    """As held(), for work that only reads. A store that can't change has no collection, so it needs no lease."""
     with contextlib.ExitStack() as stack:
         try:
             lease = stack.enter_context(held(metadata, purpose=purpose))
@@ -175,11 +153,7 @@ def _warn(what: str, lease_id: str, error: Exception) -> None:
 
 @contextlib.contextmanager
 def renewed(held: HeldLease) -> Iterator[None]:
-    """Renew a lease in a thread while a block runs that doesn't renew it itself.
-
-    Args:
-        held: the lease.
-    """
+    """Renew a lease in a thread while a block runs that doesn't renew it itself."""
     ended = threading.Event()
 
     def _renew() -> None:

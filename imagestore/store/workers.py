@@ -30,7 +30,7 @@ TRANSFER_THREADS: Final = 48
 PULL_THREADS: Final = 16
 
 
-class Lent:
+class LentStore:
     """A store and the number of calls that use it; it stays open while there is one."""
 
     def __init__(self, store: ImageStore, number: int) -> None:
@@ -50,7 +50,7 @@ class StoreWorkers:
 
     def __init__(self, store: ImageStore, *, pull_threads: int = PULL_THREADS) -> None:
         self._lock = threading.Lock()
-        self._current = Lent(store, 0)
+        self._current = LentStore(store, 0)
         self._quick = ThreadPoolExecutor(QUICK_THREADS, thread_name_prefix="quick")
         #: Number of collections of this process that have ended.
         self.collections = 0
@@ -63,7 +63,7 @@ class StoreWorkers:
             yield lent.store
 
     @contextlib.contextmanager
-    def hold(self) -> Iterator[Lent]:
+    def hold(self) -> Iterator[LentStore]:
         """As lend(), for work that may wait before it is passed to ``transfer`` and must then use this same store."""
         lent = self._take(None)
         try:
@@ -71,13 +71,13 @@ class StoreWorkers:
         finally:
             self._give_back(lent)
 
-    def _take(self, held: Lent | None) -> Lent:
+    def _take(self, held: LentStore | None) -> LentStore:
         with self._lock:
             lent = held or self._current
             lent.users += 1
         return lent
 
-    def _give_back(self, lent: Lent) -> None:
+    def _give_back(self, lent: LentStore) -> None:
         with self._lock:
             lent.users -= 1
             is_last = lent.is_retired and not lent.users
@@ -88,34 +88,27 @@ class StoreWorkers:
         """Serve another store object from now on; the one before is closed after its last call."""
         with self._lock:
             before = self._current
-            self._current = Lent(store, before.number + 1)
+            self._current = LentStore(store, before.number + 1)
             before.is_retired = True
             is_idle = not before.users
         if is_idle:
             before.store.close()
 
     async def quick(self, work: Callable[[ImageStore], T]) -> T:
-        """Run work that takes milliseconds.
-
-        Raises:
-            ImageStoreError: the work's.
-        """
+        """Run work that takes milliseconds; raises what it raises."""
         # The context passes the request's id to the thread, for its log lines.
         bound = functools.partial(contextvars.copy_context().run, self._with_store, work)
         return await asyncio.get_running_loop().run_in_executor(self._quick, bound)
 
     async def transfer(
-        self, work: Callable[[ImageStore, CancelToken], T], token: CancelToken | None = None, held: Lent | None = None
+        self,
+        work: Callable[[ImageStore, CancelToken], T],
+        token: CancelToken | None = None,
+        held: LentStore | None = None,
     ) -> T:
-        """Run work that transfers bytes. If the calling task is cancelled, so is the token.
+        """Run work that transfers bytes, on the store that the caller holds or on the current one.
 
-        Args:
-            work: gets the store and the token.
-            token: ends the work; by default a new one.
-            held: the store to use, which the caller holds; by default the current one.
-
-        Raises:
-            ImageStoreError: the work's.
+        If the calling task is cancelled, so is the token, which may be the caller's. Raises what the work raises.
         """
         token = token or CancelToken()
         lent = self._take(held)
@@ -144,9 +137,9 @@ class StoreWorkers:
             del future
 
     def state(self) -> tuple[int, int] | None:
-        """A key for cached answers: numbers of the store object and of its last change. Never blocks for long.
+        """A key for cached answers: numbers of the store object and of its last change, or None if that can't be read.
 
-        None if the last change can't be read.
+        Never blocks for long.
         """
         lent = self._current
         # None also if the store was closed in the meantime.

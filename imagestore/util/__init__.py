@@ -1,1 +1,1 @@
-"""What every room may use and nothing here knows of images: cancellation, files, durations, texts, other programs."""
+"""Helpers for every room that know nothing of images: cancellation, files, durations, texts, external programs."""

@@ -1,7 +1,7 @@
-"""Cancellation: one token per operation, carried down to every loop and every socket.
+"""Cancellation: one token per operation, passed to every loop and every socket.
 
-Checking a flag is not enough when a read is blocked, so a reader registers a callback that ends its wait (for a socket:
-shut it down); the canceller runs it.
+A blocked read can't check a flag, so the reader registers a callback that ends its wait (shuts its socket down), and
+cancel() runs it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ _PIECE_SECONDS: Final = 1.0
 
 
 class CancelToken:
-    """Says whether an operation should go on.
-
-    Args:
-        deadline_seconds: from now; None means no deadline.
+    """Cancels an operation, by a call or at a deadline, ``deadline_seconds`` from now.
 
     Raises:
         InvalidInputError: the deadline is negative or no number.
@@ -51,16 +48,16 @@ class CancelToken:
 
     @property
     def operation(self) -> CancelToken:
-        """The token of the whole operation that this one is a part of; itself when it isn't a child."""
+        """The token of the whole operation: of a child the topmost parent, else the token itself."""
         return self._root or self
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether cancel() was called (a passed deadline is seen by check())."""
+        """Whether cancel() was called; a deadline that passed doesn't count."""
         return self._reason is not None
 
     def remaining_seconds(self) -> float | None:
-        """Time left before the deadline, at most what a lock can wait for; None without one."""
+        """Time left before the deadline, at most what a lock can wait for; None without a deadline."""
         if self._deadline is None:
             return None
         return min(max(0.0, self._deadline - time.monotonic()), threading.TIMEOUT_MAX)
@@ -68,7 +65,7 @@ class CancelToken:
     def cancel(self, reason: str = "the operation was cancelled") -> None:
         """End the operation: later checks raise, waits end, registered callbacks run once.
 
-        Not from a signal handler, see cancel_beside().
+        A signal handler calls cancel_beside() instead.
         """
         with self._lock:
             if self._reason is not None:
@@ -78,23 +75,22 @@ class CancelToken:
             self._callbacks.clear()
         self._event.set()
         with contextlib.ExitStack() as stack:
-            # One that fails keeps none of the others from being called.
+            # The stack runs all callbacks even if one fails.
             for callback in reversed(callbacks):
                 stack.callback(callback)
 
     def cancel_beside(self, reason: str) -> None:
         """As cancel(), for signal handlers: in a thread of its own, and so perhaps a moment later.
 
-        A handler runs in the middle of whatever its thread does, also while that holds the lock of this token or of a
-        connection; to wait for one there would be for ever.
+        The interrupted thread may hold the lock of this token or of a connection; to wait for it would be a deadlock.
         """
         try:
             threading.Thread(target=self.cancel, args=(reason,), daemon=True).start()
-        except RuntimeError:  # no more threads for this process; the lock is nearly always free
+        except RuntimeError:  # no thread can be started; the lock is nearly always free
             self.cancel(reason)
 
     def check(self) -> None:
-        """Raise when the operation should stop.
+        """Raise if the operation should stop.
 
         Raises:
             OperationCancelledError: cancel() was called.
@@ -111,16 +107,15 @@ class CancelToken:
         if self._deadline is not None:
             until = min(until, self._deadline)
         while not self._event.is_set() and (left := until - time.monotonic()) > 0:
-            # By pieces: Python acts on a signal that comes just before a wait begins only when the wait ends.
+            # In pieces: Python handles a signal that arrives just before a wait only after the wait.
             self._event.wait(min(left, _PIECE_SECONDS))
         self.check()
 
     @contextlib.contextmanager
     def child(self, *, deadline_seconds: float | None = None) -> Iterator[CancelToken]:
-        """A token that ends with this one but can be cancelled alone, to stop one part of the work.
+        """A token that is cancelled with this one but can be cancelled alone, for a part of the work.
 
-        Args:
-            deadline_seconds: for that part, from now; None for the whole operation's.
+        Its deadline is the earlier one.
         """
         token = CancelToken(deadline_seconds)
         if token._deadline is None or (self._deadline is not None and self._deadline < token._deadline):
@@ -148,10 +143,7 @@ class CancelToken:
 
 
 class CancelGroup:
-    """The operations that run on something, which end when it is closed.
-
-    Each has a token of its own, so that those who wait for one another know them apart.
-    """
+    """The running operations on a resource, which end when it is closed; each has a token of its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -166,13 +158,7 @@ class CancelGroup:
 
     @contextlib.contextmanager
     def joined(self, cancel: CancelToken | None) -> Iterator[CancelToken]:
-        """An operation of this thread.
-
-        Args:
-            cancel: ends it too.
-
-        Yields:
-            Its token.
+        """An operation of this thread; yields its token, which ``cancel`` cancels too.
 
         Raises:
             OperationCancelledError: the group was ended.
@@ -192,20 +178,14 @@ class CancelGroup:
                     del self._running[token]
 
     def end(self, reason: str, *, patience_seconds: float) -> None:
-        """Cancel all operations and wait for them; none begins any more. Those of this thread aren't waited for.
-
-        Args:
-            reason: what they are cancelled with.
-            patience_seconds: for all of them; what goes on after that is left to itself.
-        """
+        """Cancel all operations, let no other begin, and wait for other threads, in all ``patience_seconds``."""
         if os.getpid() != self._process:
-            # A fork: what runs is the parent's, and so are the connections that a cancellation would cut.
-            return
+            return  # a fork: the operations, and the connections that a cancellation would cut, are the parent's
         with self._lock:
             self._reason = self._reason or reason
             running = dict(self._running)
         with contextlib.ExitStack() as stack:
-            # One that fails keeps none of the others from being called.
+            # The stack cancels all even if one callback fails.
             for token in running:
                 stack.callback(token.cancel, reason)
         until = time.monotonic() + patience_seconds
@@ -215,7 +195,7 @@ class CancelGroup:
 
 
 class _Running:
-    """An operation: its thread, and a lock that it holds until it is over."""
+    """An operation: its thread, and a lock that it holds as long as it runs."""
 
     __slots__ = ("is_over", "thread")
 
@@ -224,6 +204,6 @@ class _Running:
         self.is_over = is_over
 
     def wait(self, seconds: float) -> None:
-        """Until it is over, but not longer."""
+        """Wait for its end, at most so long."""
         if self.is_over.acquire(timeout=seconds):
             self.is_over.release()

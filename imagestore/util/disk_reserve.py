@@ -1,11 +1,11 @@
-"""A little space kept back, so that a full disk can be emptied with our own tools.
+"""A little space kept back, so that images can still be removed from a full disk.
 
-SQLite needs room for its log even to delete rows, and two files, for which a disk may have no inode. What is kept back
-is given up when a command that frees space can't open the database for want of it, or when records or leases are
-removed while there is hardly any left. Commands that only read, and work that gives its own lease up, leave it.
+SQLite needs room for its log even to delete rows, and two files, for which a disk may have no inode. The reserve is
+released when a command that frees space can't open the database for lack of it, or when records or leases are removed
+while hardly any space is left. Commands that only read, and work that releases its own lease, don't use it.
 
-While it is given up no content is written, so that pulls don't take the space from the removal. It is made again by the
-next opening, pull or collection that finds some space.
+While it is released no content is written, so that pulls don't take the space from the removal. The next opening, pull
+or collection that finds enough space makes it again.
 """
 
 from __future__ import annotations
@@ -27,16 +27,12 @@ BALLAST_BYTES: Final = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Ballast:
-    """One file, and an empty second one; to keep and to release them is best effort.
-
-    Attributes:
-        path: next to the database.
-    """
+    """The reserve: a file at ``path``, next to the database, and an empty one. Failures to make it are ignored."""
 
     path: Path
 
     def keep(self) -> None:
-        """Make the files if the first isn't there and there is space, not only what was just given up."""
+        """Make the files if the first is missing and there is more space than what was just released."""
         if os.path.lexists(self.path) or self._has_less_than(2 * BALLAST_BYTES):
             return
         with contextlib.suppress(OSError):
@@ -51,12 +47,12 @@ class Ballast:
             os.close(open_regular(self._second, os.O_CREAT | os.O_WRONLY))
 
     def check(self) -> None:
-        """Refuse content while the space is given up; asked before and after its bytes are written.
+        """Refuse content while the reserve is released; called before and after its bytes are written.
 
         Afterwards too, since the write may have taken that space; a refused writer gives it back.
 
         Raises:
-            OSError: ENOSPC, as where there is no space at all.
+            OSError: ENOSPC.
         """
         if not os.path.lexists(self.path):
             raise OSError(
@@ -64,13 +60,13 @@ class Ballast:
             )
 
     def release_where_full(self) -> None:
-        """Give the space back if there is hardly any other; before changes that will free more than they take."""
+        """Release the space if hardly any other is left; before changes that will free more than they take."""
         with contextlib.suppress(OSError):
             if self._has_less_than(BALLAST_BYTES):
                 os.unlink(self.path)
 
     def release(self) -> bool:
-        """Give the space and the inodes back; say whether there were any."""
+        """Release the space and the inodes; return whether there was a reserve."""
         with contextlib.suppress(OSError):
             os.unlink(self._second)
         try:
@@ -84,7 +80,7 @@ class Ballast:
             status = os.statvfs(self.path.parent)
         except OSError:
             return False
-        # A disk that counts no blocks is never full.
+        # A file system that reports no blocks is never full.
         return bool(status.f_blocks) and status.f_bavail * status.f_frsize < size
 
     @property

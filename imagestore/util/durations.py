@@ -1,6 +1,6 @@
 """Durations: Go's ``time.Duration`` (ParseDuration, String), as containerd's and Kubernetes' files write them.
 
-The command line counts in days and weeks too: what it removes is often that old.
+The command line takes days and weeks too.
 """
 
 from __future__ import annotations
@@ -49,14 +49,12 @@ class Duration:
 
     @classmethod
     def parse(cls, text: str, *, has_days: bool = False) -> Self:
-        """Read Go's form: an optional sign, then decimals with units (ns, us, ms, s, m, h); a bare ``0`` too.
+        """Read Go's form: an optional sign, then decimals with units (ns, us, ms, s, m, h), or a bare ``0``.
 
-        Args:
-            text: to be read.
-            has_days: d (24 h) and w (7 d) are units too, which Go doesn't have.
+        With ``has_days``, d (24 h) and w (7 d) are units too.
 
         Raises:
-            InvalidInputError: it is no such text; a bare number is not.
+            InvalidInputError: it has another form, for example no unit.
         """
         units = _DAYS_TOO if has_days else _UNITS
         example = "90s, 30m, 12h or 7d" if has_days else "90s, 500ms or 1h30m"

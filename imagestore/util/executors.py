@@ -1,7 +1,7 @@
 """Thread pools that also work if no thread can be started, and that always wait for their threads.
 
-An interrupt (KeyboardInterrupt) does not end the wait: while a thread runs, the files and locks that it uses must not
-be closed or released. The interrupt is raised afterwards.
+A KeyboardInterrupt doesn't end the wait: while a thread runs, the files and locks that it uses must not be closed or
+released. It is raised afterwards.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ def take(waiting: deque[T]) -> T | None:
 def begin(executor: ThreadPoolExecutor, work: Callable[[], None]) -> Future[None]:
     """Run work in an executor; if the process can't start a thread, in this thread.
 
-    Args:
-        executor: may run the work once more later, although this thread has run it.
-        work: takes its items from the caller's queue, so that a second run is harmless; raises nothing.
+    Then the executor may run it once more later. So the work takes its items from a queue and raises nothing.
     """
     try:
         return executor.submit(work)
@@ -46,11 +44,7 @@ def begin(executor: ThreadPoolExecutor, work: Callable[[], None]) -> Future[None
 def work_off(executor: ThreadPoolExecutor, threads: int, waiting: deque[T], work: Callable[[T], None]) -> None:
     """Process all items of a queue in several threads, and return when no thread works any more.
 
-    Args:
-        executor: runs the threads.
-        threads: number of threads.
-        waiting: the queue. If it is cleared, or the work fails, no thread begins a further item.
-        work: processes one item; its first failure is raised.
+    If the queue is cleared, or the work fails, no thread begins a further item. The first failure is raised.
     """
     busy, failures = deque[None](), deque[Exception]()
 
@@ -92,11 +86,9 @@ def one_thread(name: str) -> Iterator[ThreadPoolExecutor | None]:
 
 
 def submit_or_run(executor: ThreadPoolExecutor, work: Callable[[], None]) -> Future[None]:
-    """Run work in the thread of one_thread(), after all earlier work; also while the interpreter shuts down.
+    """Run work in the thread of one_thread(), after all earlier work.
 
-    Args:
-        executor: accepts no work during the shutdown, but its thread finishes the earlier work.
-        work: runs in this thread then.
+    While the interpreter shuts down, the executor only finishes its work; then new work runs in this thread.
     """
     try:
         return executor.submit(work)

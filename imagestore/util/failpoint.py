@@ -1,4 +1,4 @@
-"""Failpoints: named places before and after every step on disk, where a test can kill this process.
+"""Failpoints: named places before every step on disk, where a test can kill this process.
 
 ``IMAGESTORE_FAILPOINT=name:count`` kills the process when the place is reached for the count-th time; the name ``*``
 counts every place. ``name:count:ENOSPC`` raises that system error there instead. Without the variable a place costs one
@@ -13,65 +13,42 @@ import os
 import re
 import signal
 import threading
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from typing import Self
+from typing import Final
 
 VARIABLE: Final = "IMAGESTORE_FAILPOINT"
 _GRAMMAR: Final = re.compile(r"(\*|[a-z-]+):([0-9]{1,9})(?::(E[A-Z]+))?")
 
 
-def reach(name: str) -> None:
-    """Mark that this place is reached, and act if the variable asks for it.
+class _Failpoint:
+    """The parsed variable; ``left`` counts down the visits of all threads."""
 
-    Args:
-        name: the place, unique in the program.
-
-    Raises:
-        OSError: the variable asks for a system error here.
-    """
-    armed = _armed()
-    if armed is not None:
-        armed.count(name)
-
-
-class _Armed:
-    """The parsed variable; counts the visits of all threads."""
-
-    def __init__(self, name: str, after: int, number: int) -> None:
-        self._name = name
-        self._left = after
-        self._number = number
-        self._lock = threading.Lock()
-
-    @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """Read the value of the variable; None if it is empty or does not follow the grammar."""
-        found = _GRAMMAR.fullmatch(text) if text else None
-        if found is None:
-            return None
-        name, after, error = found.groups()
-        return cls(name, int(after), getattr(errno, error or "", 0))
-
-    def count(self, name: str) -> None:
-        """Count a visit to a place, and act if it is the one asked for: kill the process, or raise.
-
-        Raises:
-            OSError: the variable names this system error.
-        """
-        if self._name not in ("*", name):
-            return
-        with self._lock:
-            self._left -= 1
-            is_due = self._left == 0
-        if not is_due:
-            return
-        if self._number:
-            raise OSError(self._number, os.strerror(self._number))
-        os.kill(os.getpid(), signal.SIGKILL)
+    def __init__(self, name: str, count: int, number: int) -> None:
+        self.name = name
+        self.left = count
+        self.number = number
+        self.lock = threading.Lock()
 
 
 @functools.cache
-def _armed() -> _Armed | None:
-    return _Armed.parse(os.environ.get(VARIABLE, ""))
+def _failpoint() -> _Failpoint | None:
+    found = _GRAMMAR.fullmatch(os.environ.get(VARIABLE, ""))
+    return None if found is None else _Failpoint(found[1], int(found[2]), getattr(errno, found[3] or "", 0))
+
+
+def reach(name: str) -> None:
+    """Mark that this place is reached; kill the process or raise if the variable names it.
+
+    Raises:
+        OSError: the variable names a system error.
+    """
+    point = _failpoint()
+    if point is None or point.name not in ("*", name):
+        return
+    with point.lock:
+        point.left -= 1
+        is_due = point.left == 0
+    if not is_due:
+        return
+    if point.number:
+        raise OSError(point.number, os.strerror(point.number))
+    os.kill(os.getpid(), signal.SIGKILL)

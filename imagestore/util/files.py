@@ -1,18 +1,22 @@
-"""Files: read whole within a bound, opened without following links, and replaced by rename.
+"""Files: read whole within a limit, opened without following links, and replaced by rename.
 
-Reading refuses what isn't a regular file: a FIFO keeps the reader waiting for a writer, a device may never end.
+Only regular files are read: a FIFO keeps the reader waiting for a writer, a device may never end.
 
 Writing goes to a temporary name in the same folder, which is then renamed (rename(2) is atomic), so that a reader never
-sees a part. The file keeps its mode. A symbolic link stays a link, and what it points at is replaced. Pipes, devices
-and names of open files such as /dev/stdout have nothing to replace, so they are written directly.
+sees a part. The file keeps its mode, and a symbolic link stays a link. Pipes, devices and names of open files such as
+/dev/stdout are written directly.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
+import re
+import shutil
 import stat
+import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +38,7 @@ _KINDS: Final = {
 }
 _OPEN_FILES: Final = "/dev/"
 _SAFE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: What says that the path is wrong, and no other time would do.
+#: Errors that say that the path is wrong; a later try would fail too.
 _OF_PATHS: Final = {
     errno.ENOENT,
     errno.ENOTDIR,
@@ -47,24 +51,23 @@ _OF_PATHS: Final = {
 }
 _TAKEN: Final = {errno.EEXIST, errno.ENOTEMPTY}
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_PARTIAL: Final = r"\.[0-9a-f]{12}\.partial"
+#: A writer has this long between making its temporary file and locking it.
+_LEAST_AGE_SECONDS: Final = 60.0
 FULL_HINT: Final = "free space there, or choose another place"
 
 
 class TooLongError(OSError):
-    """The file is longer than it may be."""
+    """The file is longer than the limit."""
 
 
 def read_regular(path: StrPath, limit_bytes: int) -> bytes:
     """The content of a regular file; symbolic links are followed.
 
-    Args:
-        path: as the user gave it.
-        limit_bytes: how long it may be.
-
     Raises:
-        TooLongError: it is longer.
+        TooLongError: it is longer than the limit.
         OSError: it can't be opened or read, or isn't a regular file.
-        ValueError: the path holds a NUL.
+        ValueError: the path has a NUL.
     """
     # Without O_NONBLOCK, open() itself would wait for the other end of a FIFO.
     with open(path, "rb", opener=_opener) as file:
@@ -75,7 +78,7 @@ def read_regular(path: StrPath, limit_bytes: int) -> bytes:
 
 
 def check_regular(path: StrPath) -> None:
-    """Refuse what isn't a regular file, for libraries that open a path themselves.
+    """Refuse a path that is no regular file, before a library opens it.
 
     Raises:
         OSError: it can't be examined, or isn't a regular file.
@@ -103,7 +106,7 @@ def _refuse_others(mode: int, path: str) -> None:
 
 
 def open_regular(path: StrPath, flags: int, mode: int = 0o600) -> int:
-    """Open a file, but no link, and nothing that reads or writes could wait for, as a FIFO.
+    """Open a regular file, without following a link.
 
     Raises:
         OSError: it can't be opened; ELOOP for a link, EINVAL for what is no regular file.
@@ -121,13 +124,10 @@ def opener(path: str, flags: int) -> int:
 
 
 def follow_links(path: str) -> str:
-    """The path that a name means, without links.
+    """The path (of a file that may not exist) without links.
 
-    The kernel is asked first. Where all users may write, as in /tmp, it follows no stranger's link (sysctl
-    fs.protected_symlinks, proc(5)), and to take the link apart by its text would walk around that.
-
-    Args:
-        path: what it names need not be there.
+    The kernel resolves it first: in folders that all users may write, as /tmp, it follows no other user's link (sysctl
+    fs.protected_symlinks, proc(5)), which resolving the link's text would bypass.
 
     Raises:
         OSError: as opening it would.
@@ -138,11 +138,7 @@ def follow_links(path: str) -> str:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Give a file this content, all at once; on an error the old content stays.
-
-    Args:
-        path: the file; its folder must be there.
-        data: all of the new content.
+    """Replace a file's content; on an error the old content stays. Its folder must exist.
 
     Raises:
         InvalidInputError, PreconditionError: it can't be written.
@@ -166,11 +162,11 @@ def _mode(path: str | os.PathLike[str]) -> int | None:
 
 
 def replace(target: str | os.PathLike[str], data: bytes, *, mode: int | None = 0o600, is_durable: bool = False) -> None:
-    """Put a new file in a file's place; on an error the old one stays.
+    """Replace a file (no link); on an error the old one stays. Its folder must exist.
 
     Args:
-        target: the file, no link to it; its folder must be there.
-        data: all of the new content.
+        target: the file.
+        data: its new content.
         mode: of the new file, whatever the umask is; None: as open() would make it.
         is_durable: sync the data before the rename, and the folder after it.
 
@@ -178,7 +174,7 @@ def replace(target: str | os.PathLike[str], data: bytes, *, mode: int | None = 0
         OSError: it can't be written.
     """
     folder, name = os.path.split(target)
-    # Hidden, and with another ending: collectors read every *.prom of a folder.
+    # Hidden, and with another ending: Prometheus' node exporter reads every *.prom of a folder.
     temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.tmp")
     reach("note-write")
     try:
@@ -211,11 +207,7 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
 
 
 def write_refusal(path: str | os.PathLike[str], error: OSError) -> ImageStoreError:
-    """The error of ours for one of the system's.
-
-    Args:
-        path: that was to be written.
-        error: what the system said.
+    """This package's error for a path that the system refuses to write.
 
     >>> write_refusal("a/b.tar", FileNotFoundError(errno.ENOENT, ""))
     InvalidInputError("a/b.tar: can't be written: No such file or directory")
@@ -228,8 +220,42 @@ def write_refusal(path: str | os.PathLike[str], error: OSError) -> ImageStoreErr
     return PreconditionError(message, hint=FULL_HINT if error.errno in _FULL else "choose another place")
 
 
+def partial_name(final: str) -> str:
+    """A new name next to the final one; removes what dead writers of this user left there, as far as possible."""
+    folder, name = os.path.split(final)
+    dead = re.compile(re.escape(name) + _PARTIAL)
+    found: list[str] = []
+    with contextlib.suppress(OSError):  # a folder that we may write and not list
+        found = [each for each in os.listdir(folder or os.curdir) if dead.fullmatch(each)]
+    for each in found:
+        with contextlib.suppress(OSError):
+            _remove_dead(os.path.join(folder, each))
+    return f"{final}.{uuid.uuid4().hex[:12]}.partial"
+
+
+def lock_partial(descriptor: int) -> None:
+    """Mark a temporary file as in use; on file systems without locks no leftover is removed."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _remove_dead(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | _SAFE)
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _LEAST_AGE_SECONDS:
+            return
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if stat.S_ISDIR(status.st_mode):
+            shutil.rmtree(path)
+        elif stat.S_ISREG(status.st_mode):
+            os.unlink(path)
+    finally:
+        os.close(descriptor)
+
+
 class StreamReader:
-    """A stream that comes in pieces, read into buffers."""
+    """Reads a stream of pieces into buffers."""
 
     def __init__(self, stream: Iterable[bytes]) -> None:
         self._pieces = iter(stream)

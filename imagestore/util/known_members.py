@@ -1,4 +1,4 @@
-"""Tables of the members that a kind of object has, to name those that it hasn't and what was probably meant."""
+"""Unknown members of decoded objects, found by tables of the known ones, and the names that were probably meant."""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ _MOST_COMPARED: Final = 120
 
 
 class Unknown(NamedTuple):
-    """A member that its object's table hasn't.
-
-    Attributes:
-        path: with the member.
-        name: of the member.
-        meant: the known name that is like it; empty when none is.
-    """
+    """A member, at ``path``, that its object's table lacks; ``meant`` is the known name like it, or empty."""
 
     path: str
     name: str
@@ -30,12 +24,12 @@ class Unknown(NamedTuple):
 
 
 def leaves(names: str) -> Table:
-    """Members without members of their own, from their names with blanks between them."""
+    """A table of members without members of their own, from their names with blanks between them."""
     return dict.fromkeys(names.split())
 
 
 def nearest(name: str, known: Iterable[str], *, likeness: float = _NEAR) -> str:
-    """The known name that another one was probably meant to be; empty when none is like it.
+    """The known name that was probably meant; empty if none is like it.
 
     >>> nearest("hostPid", ["hostIPC", "hostPID"])
     'hostPID'
@@ -46,12 +40,7 @@ def nearest(name: str, known: Iterable[str], *, likeness: float = _NEAR) -> str:
 
 
 def unknown(value: Mapping[str, object], table: Table, path: str = "") -> Iterator[Unknown]:
-    """Each member that the table hasn't, on every level, in the order of the document.
-
-    Args:
-        value: a decoded object.
-        table: the members that it may have.
-        path: of the object.
+    """Each member of a decoded object that the table lacks, on every level, in the order of the document.
 
     >>> [*unknown({"a": {"hostPid": 1}}, {"a": {"hostPID": None}})]
     [Unknown(path='a.hostPid', name='hostPid', meant='hostPID')]
@@ -71,5 +60,5 @@ def unknown(value: Mapping[str, object], table: Table, path: str = "") -> Iterat
 
 
 def did_you_mean(meant: str) -> str:
-    """The end of a message; empty when nothing is like the unknown name."""
+    """The end of a message about an unknown name."""
     return f"; did you mean {meant}?" if meant else ""

@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 
 def deferred(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package.
-
-    Args:
-        package: its name.
-        homes: the module of each name; for a public module, its own path.
-    """
+    """``__getattr__`` and ``__dir__`` of a package; ``homes`` has the module of each name, or its own if it is one."""
 
     def _get(name: str) -> Any:
         home = homes.get(name)

@@ -1,9 +1,8 @@
 """A store's root: the address of a database that machines share, or a folder.
 
-A folder is refused where another user may have prepared it, or could change it while it is used.
-
-The rules are those for the folders of sockets (server/sockets.py): what others own or may write isn't used. Where only
-we and root can write, nothing is exchanged between the look and the use.
+A folder is refused if another user may have prepared it or could change it: if it is neither root's nor this user's,
+or all users may write there. The same rules hold for the folders of sockets (server/sockets.py). Where only this user
+and root can write, nothing changes between the check and the use.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: What a store has in its folder; names that begin like a file's are files too (metadata.db-wal, records.jsonl.tmp).
+#: A store's folders, and beginnings of its files' names (metadata.db-wal, records.jsonl.tmp).
 _FOLDERS: Final = frozenset({"content", "locks", "hosts"})
 _FILES: Final = ("metadata.db", "records.jsonl", "check.json", "waiting", "ballast")
 _INNER_FOLDERS: Final = ("content/blobs", "content/blobs/sha256", "content/ingest")
@@ -28,7 +27,7 @@ _DATABASES: Final = ("postgresql://", "postgres://")
 
 
 def is_database(root: str) -> bool:
-    """Whether a store's root is a database's address, and no folder.
+    """Whether a store's root is a database's address.
 
     >>> is_database("postgresql://db.example/images"), is_database("/var/lib/imagestore")
     (True, False)
@@ -37,7 +36,7 @@ def is_database(root: str) -> bool:
 
 
 def is_foreign_address(root: str) -> bool:
-    """Whether a store's root looks like an address that isn't taken; it may have a password, and isn't to be shown.
+    """Whether a store's root looks like an unsupported address. Don't show it: it may have a password.
 
     >>> is_foreign_address("mysql://db.example/images"), is_foreign_address("/var/lib/imagestore")
     (True, False)
@@ -46,14 +45,11 @@ def is_foreign_address(root: str) -> bool:
 
 
 def refuse_untrusted(root: Path) -> None:
-    """Refuse a store that another user may have prepared, or could change while it is used.
-
-    Args:
-        root: the store's folder; one that isn't there is not refused.
+    """Refuse a store's folder that another user may have prepared, or could change; a missing one is not refused.
 
     Raises:
-        StoreError: the folder or something of the store in it is another user's, may be written by all users, or is
-            of the wrong kind, such as a link. Or it can't be looked at.
+        StoreError: the folder or a store's file in it is another user's, may be written by all users, or is of the
+            wrong kind, such as a link. Or it can't be examined.
     """
     try:
         _check(root, os.stat(root), is_folder=True)
@@ -62,13 +58,13 @@ def refuse_untrusted(root: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return  # opening it says why
     except PermissionError:
-        return  # as above, with words that say what to do
+        return  # opening it says why, with a hint
     except OSError as error:
-        raise StoreError(f"{root}: can't look at the store's folder: {error.strerror}") from error
+        raise StoreError(f"{root}: can't examine the store's folder: {error.strerror}") from error
 
 
 def _members(root: Path) -> Iterator[tuple[str, os.stat_result, bool]]:
-    """What belongs to the store: path, status, and whether it has to be a folder."""
+    """What the store has in its folder: path, status, and whether it has to be a folder."""
     with os.scandir(root) as entries:
         for entry in entries:
             is_folder = entry.name in _FOLDERS

@@ -1,8 +1,4 @@
-"""What all gRPC services share: errors as status codes, and methods that aren't served.
-
-Status codes follow containerd's errdefs package; every other error is UNKNOWN. For a method that other servers have and
-this one does not, the error names what is missing.
-"""
+"""Shared by all gRPC services: errors as status codes (as in containerd's errdefs), and methods that aren't served."""
 
 from __future__ import annotations
 
@@ -41,17 +37,15 @@ def code_of(error: ImageStoreError) -> grpc.StatusCode:
     return CODES[error.category]
 
 
-#: Limit of a status text in percent-encoded bytes: it is sent in a header, and all headers together have 8 KiB.
+#: Limit of a status text in percent-encoded bytes: it is sent in a header, and all headers together may have 8 KiB.
 MOST_TEXT_BYTES: Final = 4096
 
 
 def text_of(error: ImageStoreError, *, ends_in_class: bool = False) -> str:
     """The message with its hint in one line, cut to the limit of a status text.
 
-    Args:
-        error: what failed.
-        ends_in_class: add a colon and the text of the error's class, which containerd's clients replace with their own
-            error of that class (containerd, errdefs).
+    With ``ends_in_class`` the text of the error's category follows, by which containerd's clients (errdefs) make their
+    own error.
     """
     ending = f": {error.category.value}" if ends_in_class else ""
     text = f"{error} ({error.hint})" if error.hint else str(error)
@@ -71,11 +65,7 @@ def _encoded_bytes(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AbsentMethod(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # generic in the types only
-    """A handler that refuses the call; its type lets interceptors recognise it.
-
-    Attributes:
-        stream_stream: the refusal; the other attributes are those of every handler.
-    """
+    """A handler that refuses the call; interceptors recognise its type."""
 
     stream_stream: Callable[[Any, Any], Any]
     request_streaming: bool = True
@@ -88,12 +78,9 @@ class AbsentMethod(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # generic 
 
 
 class AbsentMethods(grpc.GenericRpcHandler):
-    """Answers every call below a prefix that has no other handler.
+    """Refuses every call to a method that begins with ``prefix`` (``/package.``) and has no other handler.
 
-    Args:
-        prefix: beginning of the method names, ``/package.``.
-        missing: names what is missing here, for a method ``/package.Service/Method``.
-        ends_in_class: as for ``text_of``.
+    ``missing`` says for a method, ``/package.Service/Method``, what this server lacks; ``ends_in_class`` as text_of().
     """
 
     def __init__(self, prefix: str, missing: Callable[[str], str], *, ends_in_class: bool = False) -> None:

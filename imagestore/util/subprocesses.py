@@ -1,7 +1,7 @@
-"""Other people's programs: bounded in time and output, ended with everything they started.
+"""Running external programs (credential helpers, image verifiers) with limits of time and output.
 
-Credential helpers and image verifiers are run this way: no shell, a process group of their own, both pipes bounded and
-never blocking.
+There is no shell. The program has a process group of its own, which ends with everything that it started; the pipes
+never block.
 """
 
 from __future__ import annotations
@@ -31,21 +31,13 @@ def converse(
     limit_bytes: int,
     cancel: CancelToken,
 ) -> tuple[bytes, int]:
-    """Run a program, give it its standard input, and return its standard output and exit status.
-
-    Args:
-        command: absolute path of the program, and its arguments; no shell is involved.
-        question: its standard input.
-        environment: all of its variables.
-        seconds: how long it may take.
-        limit_bytes: how much it may say.
-        cancel: ends it early.
+    """Run a program with this standard input and environment; return its standard output and exit status.
 
     Raises:
-        TimeoutError: it took too long; it and everything it started were ended.
-        OverflowError: it said too much.
+        TimeoutError: it took longer than ``seconds``; it and everything it started were ended.
+        OverflowError: its output is longer than ``limit_bytes``.
         OSError: it can't be started.
-        OperationCancelledError: cancelled since then.
+        OperationCancelledError: cancelled.
     """
     process = subprocess.Popen(
         list(command),
@@ -72,7 +64,7 @@ def converse(
 def _exchange(
     process: subprocess.Popen[bytes], question: bytes, until: float, limit_bytes: int, cancel: CancelToken
 ) -> bytes:
-    """Write the question, read the answer until the program has ended; both pipes bounded and never blocking."""
+    """Write the question, and read the answer until the program has ended."""
     stdin, stdout = process.stdin, process.stdout
     assert stdin is not None
     assert stdout is not None
@@ -86,7 +78,7 @@ def _exchange(
             cancel.check()
             if time.monotonic() >= until:
                 raise TimeoutError
-            # A daemon it left behind may hold the pipe open for ever; what the program itself said is there by now.
+            # A daemon that it started may hold the pipe open for ever; the program's own output is there by now.
             has_ended = process.poll() is not None
             ready = selector.select(0 if has_ended else min(_POLL_SECONDS, max(0.0, until - time.monotonic())))
             if has_ended and not ready:
@@ -113,7 +105,7 @@ def _exchange(
 
 
 def _write(descriptor: int, data: bytes) -> bytes:
-    """What is left to write; nothing when the reader has gone."""
+    """Write what the pipe takes and return the rest; nothing if the reader has closed it."""
     try:
         return data[os.write(descriptor, data) :]
     except BlockingIOError:
@@ -123,7 +115,7 @@ def _write(descriptor: int, data: bytes) -> bytes:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    # Its process id is also its group's; a child that wasn't waited for keeps the number from being used again.
+    # Its process id is also its group's; until it is waited for, the number isn't used again.
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

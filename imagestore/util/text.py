@@ -1,4 +1,4 @@
-"""Text from outside, made harmless for terminals, logs and messages."""
+"""Texts for messages: from outside, made harmless for terminals and logs; counts and sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def printable(text: str) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    r"""Whether a text can be written as UTF-8: not with half a surrogate pair, which JSON can write.
+    r"""Whether a text can be encoded as UTF-8; with a lone surrogate, which JSON can have, it can't.
 
     >>> is_utf8("ä"), is_utf8("\ud800")
     (True, False)
@@ -79,14 +79,14 @@ def size(byte_count: int) -> str:
 
 
 def without_login(text: str) -> str:
-    """A text that should have been a reference, without the login that an address pasted in its place may carry.
+    """A text that should have been a reference, without the login that a pasted URL may have.
 
     >>> without_login("https://user:word@registry.example/a:1")
     'https://***@registry.example/a:1'
     """
     before, at, after = text.rpartition("@")
     scheme, colons, login = before.rpartition("://")
-    # A reference has one "@", and what follows it, a digest, has no slash.
+    # A reference has one "@", and the digest after it has no slash.
     if not at or ":" not in login or not (colons or "/" in after or "@" in before):
         return text
     return f"{scheme}{colons}***@{after}"

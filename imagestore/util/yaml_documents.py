@@ -1,9 +1,9 @@
-"""YAML (and so JSON) files, read with bounds: configuration of kubelet, edged and crictl, pods.
+"""YAML (and so JSON) files, read with limits: configuration of kubelet, edged and crictl, pods.
 
-Rules: a size, a depth and a count are allowed; anchors and aliases are not (a few lines of them grow without end, and
-no configuration needs them); a key that comes twice is an error; every value is what Kubernetes' own reader would make
-of it (YAML 1.1 words for true and false, also y and n; underscores in numbers mean nothing; no dates, no numbers to the
-base of 60). As on its way through JSON, a number without a fraction is a whole one, and there is no infinity.
+Size, depth and count are limited. Anchors and aliases are refused (a few lines of them expand without end), and so is a
+key that comes twice. Values are those of Kubernetes' own reader: YAML 1.1 words for true and false, also y and n;
+underscores in numbers are ignored; no dates, no numbers to the base of 60. As in JSON, a number without a fraction is
+an integer, and there is no infinity.
 """
 
 from __future__ import annotations
@@ -35,20 +35,17 @@ _FLOAT: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+
 _NOT_IN_JSON: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _BETWEEN_DIGITS: Final = re.compile(r"(?<=[0-9])_(?=[0-9])")
 _INTEGERS: Final = range(-(2**63), 2**64)
-#: From here on JSON has an exponent, which is no whole number for those who read it.
+#: From here on Go writes JSON numbers with an exponent, which its readers don't take as integers.
 _LEAST_WITH_EXPONENT: Final = 1e21
 _MAX_DIGITS: Final = 400
 _MERGE: Final = "<<"
 
 
 def read_documents(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file, one for each YAML document; empty documents are passed over.
-
-    Args:
-        path: the file.
+    """The objects of a file, one for each YAML document that isn't empty.
 
     Raises:
-        ConfigError: it can't be read or isn't what the module's rules allow.
+        ConfigError: it can't be read, or breaks the module's rules.
     """
     try:
         data = files.read_regular(path, MAX_BYTES)
@@ -60,14 +57,10 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
 
 
 def parse_documents(data: bytes, what: str) -> list[dict[str, Any]]:
-    """The objects in a text.
-
-    Args:
-        data: UTF-8.
-        what: names it in errors.
+    """The objects in a UTF-8 text, which ``what`` names in errors.
 
     Raises:
-        ConfigError: see read_documents.
+        ConfigError: it breaks the module's rules.
     """
     if len(data) > MAX_BYTES:
         raise ConfigError(f"{what}: larger than {MAX_BYTES} bytes")
@@ -94,7 +87,7 @@ def parse_documents(data: bytes, what: str) -> list[dict[str, Any]]:
 
 
 class _Reader:
-    """Builds values from PyYAML's events; nothing is kept that the bounds don't allow."""
+    """Builds values from PyYAML's events, within the limits."""
 
     def __init__(self, events: Iterator[Any], what: str) -> None:
         self._events = events
@@ -165,7 +158,7 @@ class _Reader:
 
 
 def _number(text: str) -> int | float | None:
-    """What Kubernetes' reader counts with; beyond 64 bits decimals lose digits, and others are texts, as there."""
+    """A number as Kubernetes' reader takes it: beyond 64 bits decimals lose digits, and other forms are texts."""
     if text[0] == ".":
         plain = _BETWEEN_DIGITS.sub("", text)
     elif text[0] in "+-0123456789":

@@ -14,8 +14,7 @@ from imagestore.cli.html import pages
 from imagestore.platforms import Platform
 from imagestore.store.pull.choice import match_handlers, target_of, wanted_platforms
 from imagestore.store.pull.sources import Documents
-from imagestore.store.report import gather
-from imagestore.store.report.matrix import Matrix
+from imagestore.store.report import Matrix, gather, matrices
 from imagestore.testing import Image, build_index
 from imagestore.util.cancel import CancelToken
 from tests.support.chromium import Page, chromium
@@ -43,9 +42,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with ImageStore(folder / "store", config=SETTINGS, host=HOST) as store:
         fill(store, 1000, PROCESS)
         put(store, wide_index(500), "registry.example/wide:1", HYPERV)
-        report = gather.gather(store)
+        report = gather(store)
         path = folder / "report.html"
-        path.write_text(pages.store_page(report, gather.matrices(store, report)), "utf-8")
+        path.write_text(pages.store_page(report, matrices(store, report)), "utf-8")
     return path
 
 

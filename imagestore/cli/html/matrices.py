@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from imagestore.config import HandlerPlatform
     from imagestore.oci.select import Verdict
-    from imagestore.store.report.matrix import Matrix, Row
+    from imagestore.store.report import Matrix, Row
 
 #: Longer texts of images are cut; JSON has them whole.
 SHOWN: Final = 200

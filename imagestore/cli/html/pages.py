@@ -13,8 +13,7 @@ from imagestore.cli import describe
 from imagestore.cli.html.markup import Markup, Section, element, joined, page, table
 from imagestore.cli.html.matrices import SHOWN, Matrices, handlers_table
 from imagestore.store.maintenance.eviction import last_use
-from imagestore.store.report.gather import LEFT_OUT
-from imagestore.store.report.matrix import Matrix
+from imagestore.store.report import LEFT_OUT, Matrix
 from imagestore.util.text import counted, cut, size
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from imagestore.config import HandlerPlatform
     from imagestore.platforms import Platform
     from imagestore.store.maintenance.usage import ImageUsage
-    from imagestore.store.report.gather import StoreReport
+    from imagestore.store.report import StoreReport
 
 #: Characters of matrices and reasons when no image is named.
 MOST_MATRICES: Final = 3_000_000

@@ -148,7 +148,7 @@ class TokenService:
         hint = f"the token service asks to wait {pause:.0f} s" if pause is not None else ""
         if status == 429:
             message = f"{where}: refuses for too many requests{code}"
-            return RateLimitedError(message, host=host, hint=hint, retry_after=pause)
+            return RateLimitedError(message, host=host, status=status, hint=hint, retry_after=pause)
         if status >= 500 or status == 408:
             message = f"{where}: answered status {status}{code}"
             return RegistryUnavailableError(message, host=host, status=status, hint=hint, retry_after=pause)

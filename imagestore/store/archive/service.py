@@ -1,304 +1,227 @@
-"""The part of ImageStore that exports, imports and copies."""
+"""Images into and out of a store by other ways than a pull: archives, copies and unpacked folders."""
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import translated
 from imagestore.errors import InvalidInputError
 from imagestore.oci.reference import Reference
+from imagestore.store import leases
+from imagestore.store.archive import exporting, importing, source
+from imagestore.store.copy import into_store
+from imagestore.store.copy.copying import CopyWork, find_stored
+from imagestore.store.copy.options import CopyOptions, CopyReport, ImageLocation, LocationKind
+from imagestore.store.images_by_name import further_reference
+from imagestore.store.pull.service import pull_work
+from imagestore.store.unpack.apply import UnpackLimits
+from imagestore.store.unpack.unpack import UnpackWork
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from contextlib import AbstractContextManager
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from imagestore.config import Config
-    from imagestore.content.api import ContentStore
-    from imagestore.metadata.api import MetadataStore
-    from imagestore.platforms import Platform
-    from imagestore.registry.client import RegistryClient
+    from imagestore.metadata.records import ImageRecord
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.events import Observer
     from imagestore.store.archive.exporting import ExportOptions, ExportReport
     from imagestore.store.archive.importing import ImportOptions, ImportReport, ImportWork
-    from imagestore.store.copy.options import CopyOptions, CopyReport, ImageLocation
-    from imagestore.store.pull.pull_work import PullWork
-    from imagestore.store.pull.verify import ImageVerifier
+    from imagestore.store.images_by_name import ImagesByName
+    from imagestore.store.parts import StoreParts
+    from imagestore.store.unpack.bundle import BundleOptions
+    from imagestore.store.unpack.unpack import UnpackReport
     from imagestore.util.cancel import CancelToken
 
 #: The name of standard output, and of standard input.
 _STREAM: Final = "-"
 
 
-class Archives(abc.ABC):
-    """Export, import and copy; the store's other halves say where and for whom."""
+class Archives:
+    """The part of ImageStore that imports, exports, copies and unpacks images."""
 
-    root: Path
-    content: ContentStore
-    metadata: MetadataStore
-    config: Config
-    host: Platform
-    observer: Observer
-
-    @property
-    @abc.abstractmethod
-    def verifier(self) -> ImageVerifier:
-        """Asked before an image is fetched or imported."""
-
-    @abc.abstractmethod
-    def _known(self, handler: str | None) -> str | None:
-        """The handler a request means."""
-
-    @abc.abstractmethod
-    def _operation(self, cancel: CancelToken | None) -> AbstractContextManager[CancelToken]:
-        """A long work, which ends when the store is closed."""
-
-    @property
-    @abc.abstractmethod
-    def registry(self) -> RegistryClient:
-        """The registry client in use."""
-
-    @abc.abstractmethod
-    def _work(
-        self,
-        reference: Reference,
-        runtime_handler: str,
-        platform: str | Platform | None,
-        observer: Observer,
-        cancel: CancelToken,
-        credentials: CredentialLookup | None = None,
-    ) -> PullWork:
-        """A pull for one handler."""
-
-    @abc.abstractmethod
-    def explicit_platform(self, platform: str | Platform | None) -> Platform | None:
-        """The platform that a call names.
-
-        Raises:
-            InvalidPlatformError: it can't be read.
-        """
+    def __init__(self, parts: StoreParts, images: ImagesByName) -> None:
+        self._parts = parts
+        self._images = images
 
     def import_images(
         self,
         archive: str | os.PathLike[str],
-        *,
-        options: ImportOptions | None = None,
-        observer: Observer | None = None,
-        cancel: CancelToken | None = None,
+        options: ImportOptions | None,
+        observer: Observer | None,
+        cancel: CancelToken | None,
     ) -> ImportReport:
-        """Bring images in from an OCI layout (folder or tar, gzip or not) or a docker-archive, verified as a pull is.
-
-        Args:
-            archive: its path; ``-`` is standard input.
-            options: which images, for whom, under which names; by default all, for the default handler, under theirs.
-            observer: hears of progress, from several threads.
-            cancel: ends the import.
-
-        Raises:
-            ImageStoreError: as :meth:`imagestore.store.archive.importing.ImportWork.run`; the store stays as it was.
-        """
-        with self._importing(archive, options, observer or self.observer, cancel) as work:
+        """See ImageStore.import_images()."""
+        with self._importing(archive, options or importing.ImportOptions(), observer, cancel) as work:
             return work.run()
 
     @contextlib.contextmanager
     def _importing(
         self,
         archive: str | os.PathLike[str],
-        options: ImportOptions | None,
-        observer: Observer,
+        options: ImportOptions,
+        observer: Observer | None,
         cancel: CancelToken | None,
     ) -> Iterator[ImportWork]:
         """An import that is about to run; the archive is open until the end of the block."""
-        with translated("load what imports into it", self.content.name):
-            from imagestore.store.archive import importing, source
-
-        chosen = options or importing.ImportOptions()
-        platform = self.explicit_platform(chosen.platform or None)
-        handlers = importing.handlers_for(self.config, chosen, host=self.host, platform=platform)
-        self.content.check_room()
-        # What can't be read at any place is copied twice: there must be room for both.
-        room = self.content.free_bytes() // 2
+        parts, content = self._parts, self._parts.content
+        platform = parts.platform(options.platform or None)
+        handlers = importing.handlers_for(parts.config, options, host=parts.host, platform=platform)
+        content.check_room()
+        # An archive that can't be read at any place is copied twice: there must be room for both.
+        room = content.free_bytes() // 2
         with (
-            self._operation(cancel) as token,
-            source.opened(_path(archive), scratch=self.content.scratch, limit_bytes=room, cancel=token) as files,
+            parts.operation(cancel) as token,
+            source.opened(_path(archive), scratch=content.scratch, limit_bytes=room, cancel=token) as files,
         ):
-            parts = (self.content, self.metadata, observer, token, self.verifier)
-            yield importing.ImportWork(files, handlers, chosen, *parts)
+            shared = (content, parts.metadata, observer or parts.observer, token, parts.verifier)
+            yield importing.ImportWork(files, handlers, options, *shared)
 
     def export_images(
         self,
         names: Iterable[str],
         archive: str | os.PathLike[str],
-        *,
-        options: ExportOptions | None = None,
-        observer: Observer | None = None,
-        cancel: CancelToken | None = None,
+        options: ExportOptions | None,
+        observer: Observer | None,
+        cancel: CancelToken | None,
     ) -> ExportReport:
-        """Write images (by reference or id) into an archive; the same images give the same bytes.
-
-        Args:
-            names: of the images.
-            archive: path of the file (replaced when complete) or new folder; ``-`` is standard output.
-            options: whose images, which platforms, which format; by default the default handler's, as OCI archive.
-            observer: hears of progress.
-            cancel: ends the export.
-
-        Raises:
-            UnknownRuntimeHandlerError: neither configured nor in any record.
-            ImageStoreError: as :meth:`imagestore.store.archive.exporting.ExportWork.run` and find_records().
-        """
-        with translated("load what exports from it", self.content.name):
-            from imagestore.store.archive import exporting
-
-        chosen, default = options or exporting.ExportOptions(), self.config.default_handler
-        path = _path(archive)
+        """See ImageStore.export_images()."""
+        parts, chosen = self._parts, options or exporting.ExportOptions()
+        default, path = parts.config.default_handler, _path(archive)
         self._refuse_own_files(path)
         for handler in chosen.runtime_handlers:
-            self._known(handler)
-        records = exporting.find_records(self.metadata, names, chosen, default_handler=default)
-        wanted, platform = None, self.explicit_platform(chosen.platform or None)
+            parts.known_handler(handler)
+        records = exporting.find_records(parts.metadata, names, chosen, default_handler=default)
+        wanted, platform = None, parts.platform(chosen.platform or None)
         if platform is not None:
-            wanted = platform, self.config.handler_platform(default, host=self.host, explicit=platform).matcher
-        with self._operation(cancel) as token:
-            parts = (self.content, self.metadata, observer or self.observer, token)
-            return exporting.ExportWork(records, path, chosen, wanted, *parts).run()
+            wanted = platform, parts.config.handler_platform(default, host=parts.host, explicit=platform).matcher
+        with parts.operation(cancel) as token:
+            shared = (parts.content, parts.metadata, observer or parts.observer, token)
+            return exporting.ExportWork(records, path, chosen, wanted, *shared).run()
 
     def push(
         self,
         name: str,
-        destination: str = "",
-        *,
-        options: CopyOptions | None = None,
-        credentials: CredentialLookup | None = None,
-        observer: Observer | None = None,
-        cancel: CancelToken | None = None,
+        destination: str,
+        options: CopyOptions | None,
+        credentials: CredentialLookup | None,
+        observer: Observer | None,
+        cancel: CancelToken | None,
     ) -> CopyReport:
-        """Copy an image of the store into a registry.
-
-        Args:
-            name: reference or id.
-            destination: the reference that it gets there; empty for its own.
-            options: whose manifests; by default the default handler's alone.
-            credentials: instead of the store's, for this push.
-            observer: hears of progress (BlobUploading, BlobUploaded), from several threads.
-            cancel: ends the push; what was sent is not sent again by the next one.
-
-        Raises:
-            ImageNotFoundError: the store has no such image.
-            InvalidInputError: the image has several names, so that one has to be said.
-            ImageStoreError: as copy().
-        """
+        """See ImageStore.push()."""
         if not destination:
-            with translated("load what copies from it", self.content.name):
-                from imagestore.store.copy.copying import find_stored
-                from imagestore.store.copy.options import CopyOptions
-
+            default = self._parts.config.default_handler
             chosen = options or CopyOptions()
-            destination, _ = find_stored(self.metadata, name, chosen, default_handler=self.config.default_handler)
-        return self.copy(
-            f"store:{name}", destination, options=options, credentials=credentials, observer=observer, cancel=cancel
-        )
+            destination, _ = find_stored(self._parts.metadata, name, chosen, default_handler=default)
+        return self.copy(f"store:{name}", destination, options, credentials, observer, cancel)
 
     def copy(
         self,
-        source: str,
+        origin: str,
         destination: str,
-        *,
-        options: CopyOptions | None = None,
-        credentials: CredentialLookup | None = None,
-        observer: Observer | None = None,
-        cancel: CancelToken | None = None,
+        options: CopyOptions | None,
+        credentials: CredentialLookup | None,
+        observer: Observer | None,
+        cancel: CancelToken | None,
     ) -> CopyReport:
-        """Copy an image between registries, this store, OCI layouts and archives, verified on both sides.
-
-        Args:
-            source: a reference means its registry; ``store:NAME`` this store, ``oci:FOLDER`` a layout,
-                ``oci-archive:FILE`` and ``docker-archive:FILE`` an archive.
-            destination: the same; in the store and in a registry it is the name that the image gets.
-            options: whose manifests; by default the default handler's alone.
-            credentials: instead of the store's, for this copy.
-            observer: hears of progress, from several threads.
-            cancel: ends the copy; what a registry has by then is not sent again by the next one.
-
-        Raises:
-            InvalidReferenceError, InvalidInputError: a place can't be read, or the two don't go together.
-            ImageNotFoundError, NoMatchingManifestError: the source has no such image, or nothing for a handler.
-            PreconditionError: the registry may not be pushed to (``capabilities`` in its ``hosts.toml``).
-            RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError: it failed on the way.
-        """
-        with translated("load what copies from it", self.content.name):
-            from imagestore.store.copy.copying import CopyWork
-            from imagestore.store.copy.options import CopyOptions, ImageLocation, LocationKind
-
-        origin, target = ImageLocation.parse(source), ImageLocation.parse(destination)
-        chosen, heard = options or CopyOptions(), observer or self.observer
-        platform = self.explicit_platform(chosen.platform or None)
+        """See ImageStore.copy()."""
+        parts, chosen, heard = self._parts, options or CopyOptions(), observer or self._parts.observer
+        place, target = ImageLocation.parse(origin), ImageLocation.parse(destination)
+        platform = parts.platform(chosen.platform or None)
         if target.kind is LocationKind.STORE:
-            return self._copy_into_store(origin, target.name, chosen, credentials, heard, cancel)
+            into_store.refuse(place, chosen)
+            further_reference(target.name)  # refused before the source is opened
+            if place.kind is LocationKind.REGISTRY:
+                return self._copy_from_registry(place.name, target.name, chosen, credentials, heard, cancel)
+            return self._copy_from_archive(place.name, target.name, chosen, heard, cancel)
         if target.is_archive:
             self._refuse_own_files(target.name)
         for handler in chosen.runtime_handlers:
-            self._known(handler)
-        with self._operation(cancel) as token:
-            client = self.registry.observed_by(heard)
-            if credentials is not None:
-                client = client.with_credentials(credentials)
-            parts = (self.config, self.host, platform, self.content, self.metadata, client, self.content.scratch)
-            return CopyWork(chosen, *parts, heard, token).run(origin, target)
+            parts.known_handler(handler)
+        with parts.operation(cancel) as token:
+            client = parts.client(heard, credentials)
+            shared = (parts.config, parts.host, platform, parts.content, parts.metadata, client, parts.content.scratch)
+            return CopyWork(chosen, *shared, heard, token).run(place, target)
 
-    def _copy_into_store(
+    def _copy_from_registry(
         self,
-        origin: ImageLocation,
+        origin: str,
         name: str,
         options: CopyOptions,
         credentials: CredentialLookup | None,
         observer: Observer,
         cancel: CancelToken | None,
     ) -> CopyReport:
-        """A pull or an import under another name."""
-        with translated("load what copies from it", self.content.name):
-            from imagestore.store.copy import into_store
-            from imagestore.store.copy.options import CopyReport, LocationKind
-            from imagestore.store.maintenance.tags import further_reference
+        """A pull that is recorded under another name."""
+        parts, reference, further, referrers = self._parts, Reference.parse(origin), further_reference(name), 0
+        handlers = list(parts.config.handlers) if options.has_all_handlers else options.runtime_handlers or ("",)
+        with parts.operation(cancel) as token:
+            works = [
+                pull_work(
+                    parts,
+                    reference,
+                    each,
+                    platform=options.platform or None,
+                    observer=observer,
+                    cancel=token,
+                    credentials=credentials,
+                )
+                for each in handlers
+            ]
+            named = [replace(each, recorded_as=further, may_move=options.may_replace) for each in works]
+            records = into_store.pull_each(named, is_lenient=options.has_all_handlers, observer=observer)
+            if options.has_referrers:
+                asked = into_store.ReferrerSource.of_registry(named[0].client, reference, token)
+                referrers = asked.bring(records, parts.content, parts.metadata, observer, token)
+        return _stored_report(further, records, referrers)
 
-        into_store.refuse(origin, options)
-        further, referrers = further_reference(name), 0
-        if origin.kind is LocationKind.REGISTRY:
-            reference = Reference.parse(origin.name)
-            handlers = list(self.config.handlers) if options.has_all_handlers else options.runtime_handlers or ("",)
-            with self._operation(cancel) as token:
-                works = [
-                    self._work(reference, each, options.platform or None, observer, token, credentials)
-                    for each in handlers
-                ]
-                named = [replace(each, recorded_as=further, may_move=options.may_replace) for each in works]
-                records = into_store.pull_each(named, is_lenient=options.has_all_handlers, observer=observer)
-                if options.has_referrers:
-                    asked = into_store.ReferrerSource.of_registry(named[0].client, reference, token)
-                    referrers = asked.bring(records, self.content, self.metadata, observer, token)
-        else:
-            wanted = into_store.import_options(options, name)
-            with self._importing(_path(origin.name), wanted, observer, cancel) as work:
-                where = (work.source, work.cancel)
-                there = into_store.ReferrerSource.of_archive(*where) if options.has_referrers else None
-                records = [image.record for image in work.run().images]
-                if there is not None:
-                    referrers = there.bring(records, self.content, self.metadata, observer, work.cancel)
-        platforms = tuple(dict.fromkeys(str(record.platform) for record in records))
-        return CopyReport(f"store:{further}", records[0].target, platforms, (), referrers=referrers)
+    def _copy_from_archive(
+        self, origin: str, name: str, options: CopyOptions, observer: Observer, cancel: CancelToken | None
+    ) -> CopyReport:
+        """An import of one image under another name."""
+        parts, referrers = self._parts, 0
+        with self._importing(_path(origin), into_store.import_options(options, name), observer, cancel) as work:
+            there = None
+            if options.has_referrers:
+                there = into_store.ReferrerSource.of_archive(work.source, work.cancel)
+            records = [image.record for image in work.run().images]
+            if there is not None:
+                referrers = there.bring(records, parts.content, parts.metadata, observer, work.cancel)
+        return _stored_report(further_reference(name), records, referrers)
+
+    def unpack(
+        self,
+        name: str,
+        folder: str | os.PathLike[str],
+        runtime_handler: str | None,
+        bundle: BundleOptions | None,
+        limits: UnpackLimits | None,
+        is_rootless: bool,
+        observer: Observer | None,
+        cancel: CancelToken | None,
+    ) -> UnpackReport:
+        """See ImageStore.unpack()."""
+        parts = self._parts
+        with parts.operation(cancel) as token, leases.held_to_read(parts.metadata, purpose="unpack") as held:
+            image = self._images.get(name, runtime_handler)
+            held.hold([each.digest for each in (image.manifest, image.manifest_document.config, *image.layers)])
+            heard = observer or parts.observer
+            work = UnpackWork(image, parts.content, limits or UnpackLimits(), is_rootless, heard, token)
+            return work.run(folder) if bundle is None else work.run_bundle(folder, bundle)
 
     def _refuse_own_files(self, path: str) -> None:
         """An archive that replaces the store's database or a blob would destroy the images it is made from."""
-        inside, root = os.path.realpath(path), os.path.realpath(self.root)
+        inside, root = os.path.realpath(path), os.path.realpath(self._parts.root)
         if path != _STREAM and os.path.commonpath((inside, root)) == root:
             raise InvalidInputError(
-                f"archive {path}: is inside the store {self.root}", hint="name a place outside the store's folder"
+                f"archive {path}: is inside the store {self._parts.root}",
+                hint="name a place outside the store's folder",
             )
+
+
+def _stored_report(name: Reference, records: Sequence[ImageRecord], referrers: int) -> CopyReport:
+    platforms = tuple(dict.fromkeys(str(record.platform) for record in records))
+    return CopyReport(f"store:{name}", records[0].target, platforms, (), referrers=referrers)
 
 
 def _path(archive: str | os.PathLike[str]) -> str:

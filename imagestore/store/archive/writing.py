@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, InvalidInputError
 from imagestore.registry.events import BlobAdvanced, BlobStarted
-from imagestore.store.partial_names import lock, partial_name
 from imagestore.util import files
-from imagestore.util.files import follow_links, sync_directory
+from imagestore.util.files import follow_links, lock_partial, partial_name, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -103,7 +102,7 @@ def write_folder(path: str, members: Iterable[Member], *, observer: Observer, ca
         os.mkdir(partial, _FOLDER_MODE)
         descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)
-        lock(descriptor)
+        lock_partial(descriptor)
         try:
             written = 0
             for member in sorted(members, key=lambda member: member.name):
@@ -191,7 +190,7 @@ def _whole_file(path: str, cancel: CancelToken) -> Iterator[Write]:
         partial = partial_name(final)
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         stack.callback(os.close, descriptor)
-        lock(descriptor)
+        lock_partial(descriptor)
         try:
             yield _writer(descriptor, cancel)
             os.fsync(descriptor)

@@ -1,1 +1,1 @@
-"""Looking after a store: accounts, reasons, evictions, checks, repairs; ``service`` is the part ImageStore inherits."""
+"""Maintaining a store: usage, reasons, eviction, checks, repairs, rebuilds; ``service`` is the part of ImageStore."""

@@ -1,6 +1,6 @@
-"""Checking: every blob hashed again, every edge and every record compared with what the content says.
+"""Checking: hash every blob again, and compare every edge and every record with what the content says.
 
-Only reads. Work of other processes goes on in that time: what was removed or collected since it was listed is no fault.
+It only reads. Other processes go on: what was removed or collected since it was listed is no fault.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 class FaultKind(enum.Enum):
-    """What is wrong; the first three are repaired by fetching, an edge by reading the manifest.
+    """What is wrong. The first three are repaired by fetching, edges by reading the manifest.
 
-    What is unreadable may be whole: another try may read it.
+    An unreadable blob may be whole: another try may read it.
     """
 
     BLOB_DAMAGED = "blob damaged"
@@ -53,13 +53,9 @@ class FaultKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is not as it should be.
+    """One fault of ``subject``: a digest, or a record as ``reference (handler)``.
 
-    Attributes:
-        kind: what is wrong.
-        subject: what with: a digest, or a record as ``reference (handler)``.
-        detail: expected against found.
-        digest: the blob that is concerned; for wrong edges their parent.
+    ``detail`` has what was expected and found; ``digest`` is the blob, or the parent of wrong edges.
     """
 
     kind: FaultKind
@@ -70,13 +66,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What was checked and found.
+    """Faults (of blobs, then of records), and how many blobs and records were checked.
 
-    Attributes:
-        faults: in the order of blobs, then records.
-        blobs: how many were hashed, now or before the interruption that was resumed.
-        bytes_hashed: in this run.
-        records: how many records were compared.
+    ``blobs`` counts also those before an interruption, ``bytes_hashed`` only this run.
     """
 
     faults: tuple[Fault, ...]
@@ -86,12 +78,12 @@ class CheckReport:
 
     @property
     def damaged(self) -> frozenset[Digest]:
-        """Blobs that are there with other bytes."""
+        """Blobs with other bytes than their digest says."""
         return self._blobs(FaultKind.BLOB_DAMAGED)
 
     @property
     def unreadable(self) -> frozenset[Digest]:
-        """Blobs that are there and that the disk couldn't read."""
+        """Blobs that the disk couldn't read."""
         return self._blobs(FaultKind.BLOB_UNREADABLE)
 
     def _blobs(self, kind: FaultKind) -> frozenset[Digest]:
@@ -99,13 +91,7 @@ class CheckReport:
 
 
 def check(metadata: MetadataStore, content: ContentStore, *, options: CheckOptions, cancel: CancelToken) -> CheckReport:
-    """Check everything.
-
-    Args:
-        metadata: records and edges.
-        content: the blobs.
-        options: how.
-        cancel: ends the work; with a state file it can be resumed.
+    """Check everything; with a state file a cancelled check can be resumed.
 
     Raises:
         StoreError: the store can't be read.
@@ -119,7 +105,7 @@ def check(metadata: MetadataStore, content: ContentStore, *, options: CheckOptio
     try:
         records = metadata.images.find()
     except StoreCorruptError as error:
-        # What was found so far took long to find.
+        # Report what was found so far: it took long.
         records = []
         if all(fault.kind is not FaultKind.DATABASE_DAMAGED for fault in faults):
             faults.append(_corrupt(error))
@@ -131,7 +117,7 @@ def check(metadata: MetadataStore, content: ContentStore, *, options: CheckOptio
         except StoreCorruptError as error:
             found = [_corrupt(error)]
         for fault in found:
-            # Several records may share a blob that is missing; one damage of the database is enough to rebuild it.
+            # Several records may share a missing blob; one fault of the database is enough to rebuild it.
             is_known = any(each.kind is fault.kind for each in faults) if fault.digest is None else fault.digest in seen
             if fault.kind is FaultKind.RECORD_WRONG or not is_known:
                 faults.append(fault)
@@ -140,18 +126,15 @@ def check(metadata: MetadataStore, content: ContentStore, *, options: CheckOptio
 
 
 def record_faults(metadata: MetadataStore, content: ContentStore, record: ImageRecord) -> list[Fault]:
-    """What is wrong with one record; nothing when it was changed or removed since then.
+    """What is wrong with one record; nothing if it was changed or removed since it was read.
 
-    Args:
-        metadata: where its edges are.
-        content: where its blobs are; documents are hashed, layers only looked at.
-        record: the record.
+    Documents are hashed, of layers only the size is compared.
     """
     faults = list(_record_faults(metadata, content, record))
     if not faults:
         return []
     current = metadata.images.get(record.reference, record.handler)
-    # To be used or pinned repairs nothing.
+    # A new time of use or a pin is no repair.
     is_same = current is not None and record == replace(current, used_at=record.used_at, is_pinned=record.is_pinned)
     return faults if is_same else []
 
@@ -213,7 +196,7 @@ def _config_faults(content: ContentStore, record: ImageRecord, manifest: Manifes
     what = f"image config of {subject}"
     try:
         config = image_config(manifest, content.read(manifest.config.digest, limit_bytes=MAX_DOCUMENT_BYTES), what=what)
-    except ContentNotFoundError:  # which the manifest's faults say
+    except ContentNotFoundError:  # reported with the manifest's faults
         return
     except IntegrityError as error:
         yield _unfit(manifest.config.digest, error)
@@ -224,7 +207,7 @@ def _config_faults(content: ContentStore, record: ImageRecord, manifest: Manifes
     if config is None:
         return
     ours, theirs = platforms.normalize(record.platform), platforms.normalize(config.platform)
-    # A record with a warning was accepted although index and config disagree.
+    # A record with a warning was accepted although index and config differ.
     is_same = (ours.os, ours.architecture) == (theirs.os, theirs.architecture)
     if not is_same and not record.warnings and not _are_wanted(record, ours, theirs):
         detail = f"expected platform {theirs.os}/{theirs.architecture}, found {ours.os}/{ours.architecture}"
@@ -232,7 +215,7 @@ def _config_faults(content: ContentStore, record: ImageRecord, manifest: Manifes
 
 
 def _are_wanted(record: ImageRecord, *found: Platform) -> bool:
-    """Whether the pull had no reason to warn: who runs amd64 runs 386 too, whatever index and config say of it."""
+    """Whether the pull had no reason to warn: an amd64 host runs 386 too, whatever index and config say."""
     try:
         wanted = platforms.default_for(platforms.parse(record.wanted))
     except InvalidPlatformError:

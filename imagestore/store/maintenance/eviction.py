@@ -1,27 +1,32 @@
-"""Which records may go when space is wanted: a pure choice, made from what was measured.
+"""Eviction: remove the records that a policy gives up, and free what only they needed.
 
-*Spared* are pinned records, records of other handlers than the policy's, and the newest N of each repository and
-handler. Of the others go those unused for long enough; above the high watermark also the longest unused ones, until the
-disk would be at the low one; and without either cause, all. A record's last use is its last pull or the last time
-a client said it was used.
+choose() decides, from what was measured. It spares pinned records, records of other handlers than the policy's, and the
+newest N of each repository and handler. Of the others it takes those unused for long enough; above the high watermark
+also the longest unused ones, until the disk would be at the low one; and if the policy has neither rule, all. A
+record's last use is its last pull or the last time a client said it was used.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
+from imagestore.content.api import Disk
 from imagestore.errors import InvalidInputError, UnsupportedError
 from imagestore.oci.reference import Reference
+from imagestore.store import garbage, record_lookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from imagestore.content.api import Disk
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.digest import Digest
-    from imagestore.store.maintenance.usage import ImageUsage
+    from imagestore.store.maintenance.usage import ImageUsage, StoreUsage
+    from imagestore.store.parts import StoreParts
+
+#: Records that go in one transaction: some milliseconds.
+_AT_ONCE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +34,11 @@ class EvictionPolicy:
     """What to spare and when to evict.
 
     Attributes:
-        keep_last: the newest records of each (repository, handler) to spare; None spares none.
-        unused_seconds: evict what was not used for so long; None: use doesn't matter.
-        high_percent: evict when more of the disk than this is used; None: never for that reason.
+        keep_last: the newest records of each (repository, handler) to spare.
+        unused_seconds: evict what was not used for so long.
+        high_percent: evict when more of the disk than this is used.
         low_percent: then go on down to this.
-        handler: only this runtime handler's records; None: all.
+        handler: only this runtime handler's records.
 
     Raises:
         InvalidInputError: no rule is given, or a number makes no sense.
@@ -88,14 +93,69 @@ def last_use(record: ImageRecord) -> float:
     return max(record.used_at, record.updated_at)
 
 
-def choose(images: Sequence[ImageUsage], disk: Disk, policy: EvictionPolicy, *, now: float) -> tuple[Eviction, ...]:
-    """The records that should go, the longest unused first.
+def evict(parts: StoreParts, used: StoreUsage, policy: EvictionPolicy, *, dry_run: bool) -> EvictionReport:
+    """Evict from a store that was measured, or say what would go.
 
-    Args:
-        images: every record with its blobs.
-        disk: where they live.
-        policy: the rules.
-        now: seconds since 1970.
+    Raises:
+        UndeletableError: something can't be deleted; its ``report`` says what was done all the same.
+        StoreError: the store can't be read or written.
+    """
+    metadata, disk = parts.metadata, used.disk
+    if policy.high_percent is not None:
+        # What the next collection frees counts as free: no image goes for the sake of garbage.
+        garbage_bytes = garbage.collect(metadata, parts.content, dry_run=True, clock=parts.clock).bytes_freed
+        disk = Disk(disk.total_bytes, disk.free_bytes + garbage_bytes)
+    chosen = choose(_with_pins(parts, used.images), disk, policy, now=parts.clock())
+    if dry_run:
+        return _planned(used.images, chosen)
+    metadata.graph.refuse_damaged_indexes()
+    evicted: list[Eviction] = []
+    roots: set[str] = set()
+    for start in range(0, len(chosen), _AT_ONCE):
+        metadata.give_way()
+        with metadata.exclusive():
+            leased = metadata.leases.leased_records()
+            # What was pinned, pulled, used or leased since the choice stays.
+            going = [
+                each
+                for each in chosen[start : start + _AT_ONCE]
+                if metadata.images.get(*_key(each.record)) == each.record and _leased_name(each.record) not in leased
+            ]
+            keys = [_key(each.record) for each in going]
+            metadata.images.remove(keys)
+            roots.update(record_lookup.drop_hidden(metadata, keys, parts.config.default_handler))
+        evicted += going
+    roots.update(str(digest) for each in evicted for digest in each.record.held)
+    swept = garbage.collect_from(metadata, parts.content, roots)
+    report = EvictionReport(False, tuple(evicted), sum(swept.freed.values()), len(swept.freed))
+    swept.check(report)
+    return report
+
+
+def _with_pins(parts: StoreParts, images: Iterable[ImageUsage]) -> list[ImageUsage]:
+    """Images, marked as pinned also if the configuration pins them (the pause image) or a lease names them."""
+    pinned, leased = record_lookup.pinned_by(parts.config), parts.metadata.leases.leased_records()
+    return [
+        replace(each, record=replace(each.record, is_pinned=True))
+        if each.record.reference in pinned or _leased_name(each.record) in leased
+        else each
+        for each in images
+    ]
+
+
+def _planned(images: Sequence[ImageUsage], chosen: tuple[Eviction, ...]) -> EvictionReport:
+    """What would go, and the bytes that only it needs."""
+    gone = {_key(each.record) for each in chosen}
+    kept = {digest for each in images if _key(each.record) not in gone for digest in each.blobs}
+    freed = {digest: size for each in images for digest, size in each.blobs.items() if digest not in kept}
+    return EvictionReport(True, chosen, sum(freed.values()), len(freed))
+
+
+def choose(images: Sequence[ImageUsage], disk: Disk, policy: EvictionPolicy, *, now: float) -> tuple[Eviction, ...]:
+    """The records that should go, the longest unused first; ``now`` is in seconds since 1970.
+
+    Raises:
+        UnsupportedError: the policy has watermarks, and the content is where no space is counted.
     """
     spared = _newest(images, policy.keep_last or 0)
     open_ = [
@@ -173,3 +233,7 @@ def _newest(images: Iterable[ImageUsage], count: int) -> set[tuple[str, str]]:
 
 def _key(record: ImageRecord) -> tuple[str, str]:
     return record.reference, record.handler
+
+
+def _leased_name(record: ImageRecord) -> str:
+    return f"{record.reference}@{record.handler}"

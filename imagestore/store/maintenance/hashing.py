@@ -1,4 +1,4 @@
-"""Hashing every blob again: a check's longest part, which can be slowed down, interrupted and resumed."""
+"""Hashing every blob again: the longest part of a check. It can be limited in rate, interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class CheckOptions:
     """How to check.
 
     Attributes:
-        bytes_per_second: bound of reading; None: as fast as it goes.
-        state: file that remembers how far hashing came; None: don't remember.
+        bytes_per_second: limit of reading.
+        state: file that remembers how far hashing came.
         resume: go on from the state file.
-        progress: called now and then.
+        progress: called after each blob.
     """
 
     bytes_per_second: float | None = None
@@ -69,17 +69,12 @@ class CheckOptions:
 
 
 class Hashing:
-    """Reads every blob in the order of digests, so that a place in that order says how far it came.
-
-    Args:
-        content: the blobs.
-        options: how.
-        cancel: ends the work.
+    """Reads every blob in the order of digests, so that one digest says how far it came.
 
     Attributes:
         damaged: blobs with other bytes.
-        unreadable: those that the disk can't read now, and what it says.
-        blobs_done: how many were hashed, also by the run that is resumed.
+        unreadable: blobs that the disk can't read now, with its error.
+        blobs_done: hashed blobs, those of the resumed run included.
         bytes_hashed: by this run.
     """
 
@@ -101,7 +96,7 @@ class Hashing:
 
         Raises:
             StoreError: the store can't be read.
-            OperationCancelledError: cancelled; with a state file it can be resumed.
+            OperationCancelledError: cancelled.
         """
         if self._options.resume:
             self._load()
@@ -135,7 +130,7 @@ class Hashing:
             self._after = info.digest
 
     def _read(self, count: int) -> None:
-        """Count bytes, and wait where they come faster than allowed."""
+        """Count bytes, and wait if they come faster than allowed."""
         self.bytes_hashed += count
         self._cancel.check()
         if self._options.bytes_per_second:
@@ -158,11 +153,11 @@ class Hashing:
                 with translated("write", self._options.state):
                     replace(self._options.state, json.dumps(state).encode())
             except StoreError as error:
-                # A check only reads: a full or read-only disk must not end it. It can't be resumed then.
+                # A check only reads: a full or read-only disk must not end it. Then it can't be resumed.
                 log.warning("%s", error)
 
     def _forget(self) -> None:
-        """Remove the state of a check that is done; where it can't be, the report counts more."""
+        """Remove the state of a complete check; a failure is only logged, since the report matters more."""
         state = self._options.state
         if state is None:
             return
@@ -171,19 +166,19 @@ class Hashing:
                 reach("check-state-unlink")
                 os.unlink(state)
         except StoreError as error:
-            # A read-only disk refuses also what isn't there.
+            # A read-only disk refuses to remove even a file that doesn't exist.
             if os.path.lexists(state):
                 log.warning("%s", error)
 
     def _load(self) -> None:
-        """Where the last run stopped; a state that can't be read means from the start."""
+        """Continue where the last run stopped; without a readable state file, start again."""
         if self._options.state is None:
             return
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError, InvalidDigestError):
             with open(self._options.state, encoding="ascii", opener=opener) as file:
                 state = json.loads(file.read(_LONGEST_STATE_BYTES))
             damaged = {Digest.parse(text) for text in state["damaged"]}
-            # They may have been mended since.
+            # Hashed again: they may have been repaired since.
             self._after, self._doubtful = Digest.parse(state["after"]), damaged
 
 

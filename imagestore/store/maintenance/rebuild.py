@@ -1,8 +1,8 @@
-"""Rebuilding a damaged database: make a new one with each record whose content is all there, then exchange them.
+"""Replacing a store's database: rebuild() makes one from the journal, restore_backup() takes a backup's.
 
-The journal next to the database has all records, labels and lasting leases; the content says which of them
-are true. Whether the last transaction was committed before the damage may be uncertain: then what it changed comes
-back, and what it replaced is kept for a day by a lease.
+The journal next to the database has all records, labels and lasting leases; a record is restored if its content is all
+there. If it is uncertain whether the last transaction was committed before the damage, what it changed is restored,
+and a lease keeps what it replaced for a day.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from imagestore.content.blob_files import names
 from imagestore.content.disk import make_directories, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
-from imagestore.errors import StoreBusyError, StoreCorruptError, StoreError
+from imagestore.errors import InvalidInputError, StoreBusyError, StoreCorruptError, StoreError
 from imagestore.metadata.sqlite import location
+from imagestore.metadata.sqlite.backup import refuse_unrestorable
 from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.metadata.sqlite.schema import ForeignDatabaseError, SchemaTooNewError
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store.maintenance.restoring import Restorer
+from imagestore.util import files
 from imagestore.util.failpoint import reach
 from imagestore.util.files import sync_directory
 from imagestore.util.root_folder import refuse_untrusted
@@ -36,11 +38,8 @@ if TYPE_CHECKING:
 def rebuild(root: Path, *, is_forced: bool = False) -> RebuildReport:
     """Restore the records of a store whose database is damaged. Nothing else may use the store during that time.
 
-    A whole database gets what the journal knows and it lacks; if only indexes are damaged, they are made anew first.
-
-    Args:
-        root: the store's folder.
-        is_forced: make a new database even if the old one looks whole, content is missing or can't be read.
+    To a whole database what it lacks is added from the journal; if only indexes are damaged, they are made again first.
+    If forced, a new database is made even if the old one looks whole, or content is missing or can't be read.
 
     Raises:
         StoreBusyError: another process is rebuilding it.
@@ -50,16 +49,16 @@ def rebuild(root: Path, *, is_forced: bool = False) -> RebuildReport:
     """
     path = root / "metadata.db"
     refuse_untrusted(root)
-    if not (root / "content").is_dir():  # content alone, and be it none, is what this is for
+    if not (root / "content").is_dir():  # a content folder alone, even an empty one, can be rebuilt from
         location.refuse_missing(path)
-    is_whole = _is_whole(path)  # before anything is made: another program's database is refused
+    is_whole = _is_whole(path)  # before anything is made: refuses another program's database
     with translated("rebuild", path):
         make_directories([root / "locks"])
         with FileLock(root / "locks" / "rebuild") as lock:
             if not lock.try_acquire():
                 raise StoreBusyError(f"{path}: another process is rebuilding it", hint="wait for it")
             if not is_forced:
-                if is_whole or _is_whole(path):  # by another process, since the first look
+                if is_whole or _is_whole(path):  # another process may have rebuilt it since the first look
                     return _completed(root, reindexed=False)
                 if _is_whole(path, is_reindexing=True):
                     return _completed(root, reindexed=True)
@@ -68,7 +67,7 @@ def rebuild(root: Path, *, is_forced: bool = False) -> RebuildReport:
 
 
 def _refuse_without_content(root: Path) -> None:
-    """Refuse to take content for gone that may only be away, as a disk that isn't mounted: its records would be lost.
+    """Refuse a rebuild without any content: its disk may not be mounted, and all records would be lost.
 
     Raises:
         StoreError: there is no content, but something to rebuild.
@@ -85,7 +84,7 @@ def _refuse_without_content(root: Path) -> None:
 
 
 def _rebuilt(root: Path, *, is_forced: bool) -> RebuildReport:
-    """Make a new database and put it in the place of the damaged one."""
+    """Make a new database, and replace the damaged one."""
     path = root / "metadata.db"
     content = LocalContentStore(root / "content", root / "locks")
     fresh = path.with_name("metadata.db.rebuilt")
@@ -112,16 +111,11 @@ def _completed(root: Path, *, reindexed: bool) -> RebuildReport:
 
 
 def _refuse_empty(_: SqliteMetadataStore) -> None:
-    raise StoreCorruptError("the database has no tables: who made it had no space, or died")
+    raise StoreCorruptError("the database has no tables: its maker had no space, or died")
 
 
 def _is_whole(path: Path, *, is_reindexing: bool = False) -> bool:
-    """Whether nothing is wrong with the database.
-
-    Args:
-        path: the file.
-        is_reindexing: make its indexes anew first, if that is all that is wrong.
-    """
+    """Whether nothing is wrong with the database, or only its indexes, if those may be made again."""
     if not location.has_database(path):
         return False
     try:
@@ -130,7 +124,7 @@ def _is_whole(path: Path, *, is_reindexing: bool = False) -> bool:
         raise
     except ForeignDatabaseError:
         if RecordJournal.beside(path).has_entries():
-            return False  # the mark is what was damaged
+            return False  # it is ours: only the mark in its header was damaged
         raise
     except StoreCorruptError:
         return False
@@ -138,7 +132,7 @@ def _is_whole(path: Path, *, is_reindexing: bool = False) -> bool:
         try:
             if is_reindexing and not metadata.reindex():
                 return False
-            # Only they know what is no digest.
+            # Reading them finds texts that are no digests.
             for record in metadata.images.find():
                 for digest in record.roots:
                     metadata.graph.own_children(digest)
@@ -148,10 +142,10 @@ def _is_whole(path: Path, *, is_reindexing: bool = False) -> bool:
 
 
 def put_aside(path: Path, why: str) -> Path | None:
-    """Give a database another name, with its log, so that nothing of it is lost; None where there is none.
+    """Rename a database with its log, so that nothing of it is lost; None if there is no database.
 
-    A process that dies leaves all of it or no database: without its log it would be an older one that may look whole.
-    And SQLite would play a log that stays into the new one.
+    If the process dies, database and log are both there or the database is gone: without its log it would be an older
+    one that may look whole. And SQLite would apply a log that stays to the new database.
     """
     number = 1
     while any(os.path.lexists(f"{path}.{why}-{number}{suffix}") for suffix in ("", "-wal")):
@@ -174,7 +168,7 @@ def put_aside(path: Path, why: str) -> Path | None:
 
 
 def _name_twice(path: str, target: str) -> None:
-    """Give a file a second name; a copy where the file system knows no second names."""
+    """Link a file to a second name; copy it on file systems without hard links."""
     try:
         os.link(path, target)
     except OSError as error:
@@ -186,7 +180,55 @@ def _name_twice(path: str, target: str) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove what an interrupted rebuild left."""
+    """Remove the database of an interrupted rebuild."""
     for suffix in ("", "-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{path}{suffix}")
+
+
+def restore_backup(root: Path, file: Path) -> Path | None:
+    """Replace a store's records by those of a backup. Nothing else may use the store during that time.
+
+    The content stays: check and repair find and fetch what was collected since the backup; the next collection frees
+    what no record of the backup needs.
+
+    Returns:
+        Where the replaced database is, or None.
+
+    Raises:
+        InvalidInputError: the file can't be read, or isn't a whole backup that this version can read.
+        StoreBusyError: another process is rebuilding or restoring the store.
+        StoreError: the folder can't be used, or another user may have prepared it.
+    """
+    refuse_untrusted(root)
+    path = root / "metadata.db"
+    fresh = path.with_name("metadata.db.restored")
+    with translated("restore", path):
+        make_directories([root, root / "locks"])
+        with FileLock(root / "locks" / "rebuild") as lock:
+            if not lock.try_acquire():
+                raise StoreBusyError(f"{path}: another process is rebuilding it", hint="wait for it")
+            try:
+                _copy(file, fresh)
+                refuse_unrestorable(fresh, named=file)
+                kept_as = put_aside(path, "replaced")
+                reach("restore-replace")
+                os.replace(fresh, path)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(fresh)
+        sync_directory(root)
+    return kept_as
+
+
+def _copy(file: Path, target: Path) -> None:
+    try:
+        files.check_regular(file)
+        source = open(file, "rb")  # noqa: SIM115 - closed below; only its opening is the caller's fault
+    except OSError as error:
+        raise InvalidInputError(f"{file}: can't be read: {error.strerror}") from error
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with source, os.fdopen(descriptor, "wb") as copy:
+        shutil.copyfileobj(source, copy)
+        copy.flush()
+        os.fsync(descriptor)

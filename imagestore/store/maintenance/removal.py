@@ -1,8 +1,8 @@
-"""Removing many images by name in few transactions, each synced, none longer than those who wait can bear.
+"""Removing many images by name in few transactions, each synced, none so long that other writers wait noticeably.
 
 The result is that of removing them one after the other. What several plain references mean is looked up together;
-everything else (ids, digests, names of images that an earlier name took along) on its own, when its turn comes.
-Where the names mean every record there is, all go at once, a hundred times faster than one by one.
+ids, digests and names of images that an earlier name took along are looked up one by one. If the names mean every
+record there is, all are removed at once, which is a hundred times faster.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ import collections
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import InvalidInputError, UnknownRuntimeHandlerError
+from imagestore.errors import InvalidInputError
+from imagestore.oci.digest import Digest
 from imagestore.store import record_lookup
-from imagestore.store.garbage import Patience
+from imagestore.store.garbage import BatchTimer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from imagestore.metadata.api import MetadataStore
-    from imagestore.metadata.records import ImageRecord
+    from imagestore.store.record_lookup import RemovalRule
 
+#: (reference, runtime handler) of removed records, by the name that meant them.
+Keys = dict[str, tuple[tuple[str, str], ...]]
 #: Names that are looked up together: some milliseconds.
 _AT_ONCE: Final = 64
-#: Records that go at once when all go: what takes tens of milliseconds to read and to note in the journal.
+#: Records that go at once when all go: reading and journaling them takes tens of milliseconds.
 _MOST_TOGETHER: Final = 12_000
 #: Reading every record isn't worth while for fewer names than this part of them.
 _RECORDS_FOR_A_NAME: Final = 4
@@ -47,61 +50,47 @@ class Removals:
 
 @dataclass(frozen=True, slots=True)
 class Remover:
-    """Removes records.
-
-    Attributes:
-        metadata: where they are.
-        rule: which records a plain reference means.
-        doomed: which records any name means.
-        removed: (reference, runtime handler) of what went so far, by name.
-    """
+    """Removes records that names mean by a rule; ``removed`` has those that were removed so far."""
 
     metadata: MetadataStore
-    rule: record_lookup.RemovalRule
-    doomed: Callable[[str], Sequence[ImageRecord]]
-    removed: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    rule: RemovalRule
+    removed: Keys = field(default_factory=dict)
 
-    def remove(self, names: Iterable[str]) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[str]]:
-        """Remove the records that these names mean.
-
-        Args:
-            names: references, ids, beginnings of ids, or names with digests.
-
-        Returns:
-            (reference, runtime handler) of what went, by name; and what those records held, in text form.
+    def remove(self, names: Iterable[str]) -> tuple[Keys, set[str]]:
+        """Remove the records that these names mean; return them, and the digests that they held, in text form.
 
         Raises:
-            InvalidInputError, UnknownRuntimeHandlerError: a name is refused; the records of those before it are gone,
-                those after it weren't looked at.
+            InvalidInputError: a name is refused; the records of the names before it are removed, those after it weren't
+                looked at.
         """
         roots: set[str] = set()
         waiting = collections.deque(dict.fromkeys(names))
         together = self._remove_all(waiting) if len(waiting) > 1 else None
         if together is not None:
             return together
-        patience = Patience(self.metadata)
-        refusal: InvalidInputError | UnknownRuntimeHandlerError | None = None
+        timer = BatchTimer(self.metadata)
+        refusal: InvalidInputError | None = None
         while waiting and refusal is None:
             self.metadata.give_way()
             with self.metadata.exclusive():
-                patience.begin()
+                timer.begin()
                 while waiting:
                     some = [waiting.popleft() for _ in range(min(_AT_ONCE, len(waiting)))]
                     try:
                         roots.update(self._remove(some))
-                    except (InvalidInputError, UnknownRuntimeHandlerError) as error:
+                    except InvalidInputError as error:
                         refusal = error  # raised after the transaction, which would be undone otherwise
                         break
-                    if patience.is_over():
+                    if timer.is_over():
                         break
         if refusal is not None:
             raise refusal
         return self.removed, roots
 
-    def _remove_all(self, names: Collection[str]) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[str]] | None:
-        """As remove(), if the names are plain references and mean every record; else nothing is done, and None."""
+    def _remove_all(self, names: Collection[str]) -> tuple[Keys, set[str]] | None:
+        """As remove(), if the names are plain references and mean every record; else None, and nothing is done."""
         known = self.metadata.images.everything(min(_MOST_TOGETHER, len(names) * _RECORDS_FOR_A_NAME))
-        removed = None if known is None else record_lookup.all_meant(known.ids, names, self.rule)
+        removed = None if known is None else keys_of_all(known.ids, names, self.rule)
         if known is None or removed is None:
             return None
         if known.ids:
@@ -112,7 +101,7 @@ class Remover:
 
     def _remove(self, names: Sequence[str]) -> set[str]:
         """One step; when a name is refused, the records of those before it are dropped already."""
-        plain = record_lookup.doomed_keys(self.metadata, names, self.rule)
+        plain = keys_to_remove(self.metadata, names, self.rule)
         roots: set[str] = set()
         gone: set[tuple[str, str]] = set()
         going: list[tuple[str, str]] = []
@@ -122,14 +111,77 @@ class Remover:
                 if keys is None or not gone.isdisjoint(keys):
                     roots.update(self.metadata.images.drop(going))
                     going = []
-                    keys = tuple((record.reference, record.handler) for record in self.doomed(name))
+                    records = record_lookup.to_remove(self.metadata, name, self.rule)
+                    keys = tuple((record.reference, record.handler) for record in records)
                 self.removed[name] = keys
                 going += keys
                 gone.update(keys)
             roots.update(self.metadata.images.drop(going))
-        except (InvalidInputError, UnknownRuntimeHandlerError):
-            # What the records before it hid belongs to no client any more.
+        except InvalidInputError:
+            # What the removed records hid belongs to no client any more.
             record_lookup.drop_hidden(self.metadata, gone, self.rule.default_handler)
             raise
         roots.update(record_lookup.drop_hidden(self.metadata, gone, self.rule.default_handler))
         return roots
+
+
+def keys_to_remove(metadata: MetadataStore, texts: Iterable[str], rule: RemovalRule) -> Keys:
+    """As record_lookup.to_remove(), for those of several texts that are references in the store, without digests.
+
+    Raises:
+        StoreCorruptError: the index of image ids lacks a record.
+    """
+    named: dict[str, set[tuple[str, str]]] = {}
+
+    def _look_up(references: Iterable[str]) -> None:
+        for reference, handler, image_id in metadata.images.find_ids(set(references)):
+            named.setdefault(reference, set()).add((handler, image_id))
+
+    references = {text: text for text in texts if "@" not in text}
+    _look_up(references)
+    # A text that is a record's reference needs no parsing; parse the others.
+    for text in references.keys() - named.keys():
+        reference = record_lookup.canonical(text)
+        if reference is None:
+            del references[text]
+        else:
+            references[text] = reference
+    _look_up(references.values() - named.keys())
+    meant = {text: rule.chosen(named[each]) for text, each in references.items() if each in named}
+    if rule.only_name:
+        return {text: tuple((references[text], handler) for handler, _ in images) for text, images in meant.items()}
+    keys: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    ids = {(image_id, handler) for images in meant.values() for handler, image_id in images}
+    for reference, handler, image_id in metadata.images.find_keys(ids):
+        keys.setdefault((handler, image_id), []).append((reference, handler))
+    for text, images in meant.items():
+        for handler, image_id in images:
+            if (references[text], handler) not in keys.get((handler, image_id), ()):
+                record_lookup.check_gone(metadata, (references[text], handler), Digest.parse(image_id))
+    return {text: tuple(key for image in images for key in keys.get(image, ())) for text, images in meant.items()}
+
+
+def keys_of_all(records: Collection[tuple[str, str, str]], texts: Iterable[str], rule: RemovalRule) -> Keys | None:
+    """As keys_to_remove() without a look-up, if the texts mean every record of a store, each of them once.
+
+    ``records`` has reference, handler and image id of every record, in this order. The result is None if a text is no
+    reference in canonical form, a record is meant by two texts, or a record by none.
+    """
+    images: dict[str, set[tuple[str, str]]] = {}
+    keys: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for reference, handler, image_id in records:
+        images.setdefault(reference, set()).add((handler, image_id))
+        keys.setdefault((handler, reference if rule.only_name else image_id), []).append((reference, handler))
+    meant = {}
+    for text in texts:
+        if "@" in text or (text not in images and record_lookup.canonical(text) != text):
+            return None
+        # An image that one text names must not be named by another.
+        chosen = [
+            keys.pop((handler, text if rule.only_name else image_id), None)
+            for handler, image_id in rule.chosen(images.get(text, set()))
+        ]
+        if None in chosen:
+            return None
+        meant[text] = tuple(key for each in chosen if each is not None for key in each)
+    return None if keys else meant

@@ -1,8 +1,8 @@
 """Repair: fetch again what is damaged or missing, and only that; then hash what came.
 
-The documents of a record come first, since only they say what else it needs. A damaged blob that no record needs is
-deleted: the next pull would take it for good. What the check couldn't read is looked at once more, and fetched or
-deleted only if the disk still can't read it.
+A record's documents come first, since only they say what else it needs. A damaged blob that no record needs is deleted:
+the next pull would take it as whole. What the check couldn't read is read once more, and fetched or deleted only if the
+disk still can't read it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from imagestore.util.cancel import CancelToken
 
 
-#: What helps, by the kind of fault.
+#: What to do about faults that fetching can't repair.
 _STAYING: Final = {
     FaultKind.RECORD_WRONG: "remove the image with 'imagestore rmi' and pull it again",
     FaultKind.DATABASE_DAMAGED: "run 'imagestore check --rebuild'",
@@ -49,11 +49,11 @@ class RepairReport:
     """What was repaired.
 
     Attributes:
-        fetched: blobs that came again and hash right now.
+        fetched: blobs that were fetched again and are whole now.
         bytes_fetched: over the network.
-        deleted: blobs that are damaged or can't be read, and that no record needs.
-        edges: manifests whose edges were written anew.
-        failures: what could not be repaired, by record or digest, with the reason.
+        deleted: damaged or unreadable blobs that no record needs.
+        edges: manifests whose edges were written again.
+        failures: (record or digest, reason) of what could not be repaired.
     """
 
     fetched: tuple[Digest, ...]
@@ -65,15 +65,7 @@ class RepairReport:
 
 @dataclass(slots=True)
 class Repairer:
-    """One repair of one store.
-
-    Attributes:
-        metadata: records and edges.
-        content: the blobs.
-        client: where good bytes come from.
-        observer: hears of progress.
-        cancel: ends the work; what was repaired stays repaired.
-    """
+    """One repair; what was repaired before a cancellation stays repaired."""
 
     metadata: MetadataStore
     content: ContentStore
@@ -89,9 +81,6 @@ class Repairer:
     def run(self, report: CheckReport) -> RepairReport:
         """Repair what a check found.
 
-        Args:
-            report: the check's.
-
         Raises:
             StoreError: the store can't be written.
             OperationCancelledError: cancelled.
@@ -100,18 +89,18 @@ class Repairer:
         if report.faults:
             for record in self.metadata.images.find():
                 self._repair(record)
-        told = {subject for subject, _ in self._failures}
-        # Nothing that could be fetched repairs these; the report must say that they stay.
+        reported = {subject for subject, _ in self._failures}
+        # Fetching can't repair these; the report must say that they stay.
         self._failures += [
             (each.subject, f"{each.detail}; {_STAYING[each.kind]}")
             for each in report.faults
-            if each.kind in _STAYING and each.subject not in told
+            if each.kind in _STAYING and each.subject not in reported
         ]
         deleted = tuple(digest for digest in sorted(self._bad) if self._has_deleted(digest, report))
         return RepairReport(tuple(self._fetched), self._bytes, deleted, tuple(self._edges), tuple(self._failures))
 
     def _has_deleted(self, digest: Digest, report: CheckReport) -> bool:
-        """Delete a bad blob that nothing holds, and say whether it was; a failure hides no repair that succeeded."""
+        """Delete a bad blob that nothing holds, and return whether it was; a failure goes into the report."""
         try:
             is_doubtful = digest in report.unreadable and not self.metadata.graph.is_held(digest)
             if is_doubtful and is_whole(self.content, digest):
@@ -123,7 +112,7 @@ class Repairer:
         except StoreError as error:
             self._failures.append((str(digest), str(error)))
             return False
-        self._tell_kept(digest, "can't be read" if digest in report.unreadable else "is damaged")
+        self._report_kept(digest, "can't be read" if digest in report.unreadable else "is damaged")
         return False
 
     def _repair(self, record: ImageRecord) -> None:
@@ -142,13 +131,13 @@ class Repairer:
             self._failures.append((f"{record.reference} ({record.handler})", str(error)))
 
     def _read(self, record: ImageRecord, descriptor: Descriptor, held: HeldLease) -> bytes:
-        """A document, made good first."""
+        """A document, repaired first."""
         if self._is_bad(descriptor):
             self._fetch(record, descriptor, held)
         return self.content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
 
     def _repair_below(self, record: ImageRecord, parent: Digest, manifest: Manifest, held: HeldLease) -> None:
-        """Make what a manifest points at good, and its edges."""
+        """Repair what a manifest points at, and its edges."""
         children = [child.digest for child in manifest.children]
         held.hold(children)
         for child in manifest.children:
@@ -156,8 +145,8 @@ class Repairer:
                 self._fetch(record, child, held)
         self._repair_edges(parent, children)
 
-    def _tell_kept(self, digest: Digest, fault: str) -> None:
-        """Damage that no record explains can't be repaired: it isn't known where good bytes are."""
+    def _report_kept(self, digest: Digest, fault: str) -> None:
+        """Report a bad blob of no record: nothing says where it can be fetched."""
         holders = [each.holder for each in explain(self.metadata, digest)]
         if any(holder.kind is HolderKind.IMAGE for holder in holders):
             return  # the record's own failure says why
@@ -170,7 +159,7 @@ class Repairer:
         return self.content.info(descriptor.digest).size != descriptor.size
 
     def _fetch(self, record: ImageRecord, descriptor: Descriptor, held: HeldLease) -> None:
-        # The check may be hours old, and a pull or another repair was here since.
+        # The check may be hours old; a pull or another repair may have brought the blob since.
         if is_whole(self.content, descriptor.digest):
             self._bad.discard(descriptor.digest)
             return
@@ -183,7 +172,7 @@ class Repairer:
                 fetcher.keep(descriptor, raw, cancel=self.cancel)
                 self._bytes += len(raw)
             else:
-                # The name must be free before the right bytes can have it.
+                # The name must be free before the right bytes can take it.
                 self.content.delete_damaged(descriptor.digest)
                 self._bytes += fetcher.fetch(descriptor, cancel=self.cancel)
         self.content.make_durable({descriptor.digest.algorithm})

@@ -1,7 +1,7 @@
-"""What a rebuild puts back: what the journal says, as far as the content bears it out.
+"""What a rebuild restores: the journal's records, labels and leases, as far as their content is there.
 
-A record comes back only if every index, its manifest, config and layers are there and the documents hash right. Content
-that can't be read now ends the work, since it may be readable a moment later; a forced rebuild passes over it.
+A record is restored only if every index, its manifest, config and layers are there and the documents have the right
+hash. Content that can't be read now ends the work, since a later try may read it; a forced rebuild leaves it out.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ if TYPE_CHECKING:
     from imagestore.metadata.sqlite.store import SqliteMetadataStore
     from imagestore.oci.digest import Digest
 
-#: What says nothing of content: the disk can't read it, or this user may not.
+#: Errors that say nothing about content: the disk can't read it, or this user may not.
 _UNREADABLE: Final = (ContentUnreadableError, StoreReadOnlyError)
-#: How a rebuild goes on that content ended.
+#: What to do when such content ended a rebuild.
 UNREADABLE_HINT: Final = "mount or repair the disk and try again; with --force what can't be read is left out"
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """What became of the records.
+    """What a rebuild restored.
 
     Attributes:
-        was_whole: the database is not damaged; it only got what the journal knows besides.
+        was_whole: the database is not damaged; only what the journal knows and it lacked was added.
         kept_as: where the damaged database is now, or None.
-        restored: records that are back.
-        labelled: how much content has its labels back.
-        leases: ids of the lasting leases that are back.
-        skipped: (record, reason) of those that are not back as the journal has them.
+        restored: records.
+        labelled: how much content has its labels again.
+        leases: ids of lasting leases.
+        skipped: (record, reason) of records that were not restored as the journal has them.
         unreadable: lines of the journal that can't be read.
-        replaced: what the last change replaced, if nothing tells whether that change was committed.
-        replaced_lease: id of the lease that keeps it for LIFETIME_SECONDS; empty when there is nothing to keep.
-        found: all content, if there is no journal, or something is not back: it may be that record's.
-        found_lease: id of the lease that keeps it for LIFETIME_SECONDS; empty when there is nothing to keep. If
-            something is not back, it keeps all content, also what comes later.
-        reindexed: the database's indexes were damaged and were made anew from its tables.
+        replaced: what the last change replaced, if it is unknown whether that change was committed.
+        replaced_lease: id of the lease that keeps it for LIFETIME_SECONDS; empty if there is nothing to keep.
+        found: all content, if there is no journal or the rebuild is incomplete: a lost record may need it.
+        found_lease: id of the lease that keeps it for LIFETIME_SECONDS; empty if there is nothing to keep. After an
+            incomplete rebuild it keeps all content, also what comes later.
+        reindexed: the database's indexes were damaged and were made again from its tables.
     """
 
     was_whole: bool = False
@@ -78,19 +78,13 @@ class RebuildReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that the journal says is back."""
+        """Whether all that the journal says was restored."""
         return not self.skipped and not self.unreadable
 
 
 @dataclass(slots=True)
 class Restorer:
-    """Puts records, labels and lasting leases into a database.
-
-    Attributes:
-        metadata: the database.
-        content: what the records need.
-        is_forced: pass over content that can't be read.
-    """
+    """Puts records, labels and lasting leases into a database; if forced, leaves out content that can't be read."""
 
     metadata: SqliteMetadataStore
     content: ContentStore
@@ -102,59 +96,44 @@ class Restorer:
         """Fill an empty database.
 
         Raises:
-            StoreError: content can't be read, or the database not be written; nothing is changed.
+            StoreError: content can't be read, or the database can't be written; nothing is changed.
         """
         with self.metadata.exclusive():
             journaled = self.metadata.journaled()
-            self._restore_records(journaled)
-            labelled = self._restore_labels(journaled)
-            leases = self._restore_leases(journaled)
+            report = self._restore_all(journaled)
             replaced = self._still_there(journaled)
             replaced_lease = self._keep(replaced)
-            found, found_lease = self._keep_all(journaled, is_needed=not has_journal)
-        return RebuildReport(
-            restored=tuple(self._restored),
-            skipped=tuple(self._skipped),
-            unreadable=journaled.unreadable,
-            labelled=labelled,
-            leases=leases,
-            replaced=replaced,
-            replaced_lease=replaced_lease,
-            found=found,
-            found_lease=found_lease,
-        )
+            found, found_lease = self._keep_all(is_needed=not (has_journal and report.is_complete), report=report)
+        return replace(report, replaced=replaced, replaced_lease=replaced_lease, found=found, found_lease=found_lease)
 
     def add_missing(self, *, reindexed: bool) -> RebuildReport:
-        """Add what the journal knows and a whole database lacks, as after a rebuild that had to pass over something.
+        """Add what the journal knows and a whole database lacks, as after an incomplete rebuild.
 
-        Args:
-            reindexed: its indexes were damaged; then rows may be lost too, so all content is kept for a while.
+        If its indexes were damaged (``reindexed``), rows may be lost too, so all content is kept for a while.
 
         Raises:
             StoreError: as restore().
         """
         with self.metadata.exclusive():
-            journaled = self._lacking(self.metadata.known_to_journal())
-            self._restore_records(journaled)
-            labelled = self._restore_labels(journaled)
-            leases = self._restore_leases(journaled)
-            if not self._skipped and not journaled.unreadable:
+            report = self._restore_all(self._lacking(self.metadata.known_to_journal()))
+            if report.is_complete:
                 self._end_earlier()
-            found, found_lease = self._keep_all(journaled, is_needed=reindexed)
+            found, found_lease = self._keep_all(is_needed=reindexed or not report.is_complete, report=report)
+        return replace(report, was_whole=not reindexed, reindexed=reindexed, found=found, found_lease=found_lease)
+
+    def _restore_all(self, journaled: Journaled) -> RebuildReport:
+        self._restore_records(journaled)
+        labelled, leases = self._restore_labels(journaled), self._restore_leases(journaled)
         return RebuildReport(
-            was_whole=not reindexed,
             restored=tuple(self._restored),
             skipped=tuple(self._skipped),
             unreadable=journaled.unreadable,
             labelled=labelled,
             leases=leases,
-            found=found,
-            found_lease=found_lease,
-            reindexed=reindexed,
         )
 
     def _lacking(self, journaled: Journaled) -> Journaled:
-        """What the journal says of records, labels and leases that aren't in the database."""
+        """What the journal says about records, labels and leases that the database lacks."""
         records = {(record.reference, record.handler) for record in self.metadata.images.find()}
         leases = {lease.id for lease in self.metadata.leases.find()}
         return replace(
@@ -167,7 +146,7 @@ class Restorer:
         )
 
     def _restore_records(self, journaled: Journaled) -> None:
-        """Put each record back whose content is all there; an older line about it serves where the newest doesn't."""
+        """Restore each record whose content is all there, from its newest line for which that is so."""
         for newest_first in journaled.candidates:
             for record in newest_first:
                 try:
@@ -183,12 +162,12 @@ class Restorer:
                 break
 
     def _check_forced(self, error: Exception) -> None:
-        """End the work where content can't be read now."""
+        """End the work if content can't be read now."""
         if isinstance(error, _UNREADABLE) and not self.is_forced:
             raise StoreError(f"{error}; nothing was rebuilt", hint=UNREADABLE_HINT) from error
 
     def _restore_labels(self, journaled: Journaled) -> int:
-        """Label what is there as it was labelled."""
+        """Restore the labels of content that is there."""
         here = {digest: labels for digest, labels in journaled.labels.items() if self._exists(digest)}
         for digest, labels in here.items():
             self.metadata.graph.label_content(digest, labels)
@@ -196,11 +175,11 @@ class Restorer:
         return len(here)
 
     def _restore_leases(self, journaled: Journaled) -> tuple[str, ...]:
-        """Make lasting leases again that have not ended."""
+        """Restore lasting leases that have not ended."""
         now = time.time()
         alive = [(lease, listed) for lease, listed in journaled.leases if lease.expires_at > now]
         for lease, listed in alive:
-            # Whole in one step: if the process dies behind it, the journal's last word about it is true.
+            # Whole in one step: if the process dies after it, the journal's last line about it is true.
             self.metadata.leases.create(
                 lease.id,
                 lifetime_seconds=lease.expires_at - now,
@@ -213,12 +192,12 @@ class Restorer:
         return tuple(lease.id for lease, _ in alive)
 
     def _still_there(self, journaled: Journaled) -> tuple[Digest, ...]:
-        """What the last change may have replaced, as far as it is there and no record holds it."""
+        """What the last change may have replaced, if it is there and no record holds it."""
         held = {digest for record in self._restored for digest in record.held}
         return tuple(digest for digest in sorted(journaled.replaced - held) if self._exists(digest))
 
     def _keep(self, digests: Sequence[Digest]) -> str:
-        """Lease content, with what it points at, for as long as running work is given; return the lease's id."""
+        """Lease content, with what it points at, for LIFETIME_SECONDS; return the lease's id."""
         if not digests:
             return ""
         lease_id = f"rebuild-replaced-{uuid.uuid4().hex}"
@@ -227,17 +206,16 @@ class Restorer:
             self.metadata.graph.put_edges(self._own_edges(digest))
         return lease_id
 
-    def _keep_all(self, journaled: Journaled, *, is_needed: bool) -> tuple[tuple[Digest, ...], str]:
-        """Lease all content for a day if what is not back may need some of it; return it and the lease's id."""
-        is_incomplete = bool(self._skipped or journaled.unreadable)
-        if not (is_needed or is_incomplete):
+    def _keep_all(self, *, is_needed: bool, report: RebuildReport) -> tuple[tuple[Digest, ...], str]:
+        """Lease all content for a day if a record that was not restored may need it; return it and the lease's id."""
+        if not is_needed:
             return (), ""
         found = tuple(info.digest for info in self.content.walk())
-        # What is away may come back before the next rebuild, and only lost documents say what belongs to it.
-        return found, keep_found(self.metadata, found, keeps_all=is_incomplete)
+        # Missing content may come back before the next rebuild, and only lost documents say what belongs to it.
+        return found, keep_found(self.metadata, found, keeps_all=not report.is_complete)
 
     def _end_earlier(self) -> None:
-        """Let go of what earlier rebuilds kept because they passed over what is back now."""
+        """Delete the leases of earlier, incomplete rebuilds."""
         for lease in self.metadata.leases.find():
             if KEEP_ALL in lease.labels:
                 self.metadata.leases.delete(lease.id)
@@ -250,7 +228,7 @@ class Restorer:
             return True
 
     def _own_edges(self, digest: Digest) -> dict[Digest, list[Digest]]:
-        """What content points at that may be a manifest; nothing says what it is."""
+        """Edges of content that may be a manifest; no record gives its type."""
         try:
             if self.content.info(digest).size > MAX_DOCUMENT_BYTES:
                 return {}
@@ -265,7 +243,7 @@ class Restorer:
         return {}
 
     def _edges(self, record: ImageRecord) -> dict[Digest, list[Digest]]:
-        """What the record's manifests point at, all of it present."""
+        """The edges of the record's manifests, whose children must all be there."""
         edges: dict[Digest, list[Digest]] = {}
         read = self.content.read
         for held in held_documents(record, lambda each: read(each.digest, limit_bytes=MAX_DOCUMENT_BYTES)):

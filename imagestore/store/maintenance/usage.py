@@ -1,4 +1,4 @@
-"""Who takes how much space: for each image and handler its bytes, and how many of them it shares."""
+"""How much space a store takes: for each image and handler its bytes, and how many of them it shares."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _INGEST_INODES: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class ImageUsage:
-    """One record's content as it travels (compressed), in bytes.
+    """One record's compressed content, in bytes.
 
     Attributes:
         record: the record.
         blobs: size by digest of what it reaches and the store has.
-        unique_bytes: what no other record reaches: freed when this one alone goes.
+        unique_bytes: what no other record reaches: freed if only this record is removed.
         shared_bytes: the rest.
     """
 
@@ -42,7 +42,7 @@ class ImageUsage:
 
     @property
     def size(self) -> int:
-        """All of it."""
+        """The sum."""
         return self.unique_bytes + self.shared_bytes
 
 
@@ -51,15 +51,15 @@ class StoreUsage:
     """The whole store, in bytes.
 
     Attributes:
-        images: for each record, ordered by reference and handler.
-        blobs: how many blobs there are.
+        images: one for each record, ordered by reference and handler.
+        blobs: how many.
         content_bytes: their size.
         kept_bytes: the part that records reach.
         other_bytes: the part that no record reaches: leased, or free for the next collection.
-        ingests: how many unfinished writes there are.
-        ingest_bytes: what they have so far.
+        ingests: how many.
+        ingest_bytes: their size so far.
         metadata_bytes: database and journal.
-        disk: where the content lives.
+        disk: where the content is.
     """
 
     images: tuple[ImageUsage, ...]
@@ -74,17 +74,12 @@ class StoreUsage:
 
 
 def measure(metadata: MetadataStore, content: ContentStore, root: Path | None) -> StoreUsage:
-    """Measure everything once; reads no blob.
-
-    Args:
-        metadata: records and edges.
-        content: the blobs.
-        root: the store's folder; None for a shared store, whose database counts its own bytes.
+    """Measure everything once; reads no blob. Without the store's folder ``metadata_bytes`` is 0.
 
     Raises:
         StoreError: a folder can't be read.
     """
-    # In text form: nodes are looked up several times for each image, and texts know their hash.
+    # In text form: nodes are looked up several times for each image, and a text caches its hash.
     here = {str(info.digest): info for info in content.walk()}
     edges = metadata.graph.edges_as_written()
     reached = [
@@ -113,10 +108,7 @@ def measure(metadata: MetadataStore, content: ContentStore, root: Path | None) -
 
 
 def nothing(root: Path) -> StoreUsage:
-    """What a store takes that isn't there; its disk is the one it would be on.
-
-    Args:
-        root: its folder.
+    """The usage of a store that doesn't exist, on the disk where its folder would be.
 
     Raises:
         StoreError: the disk can't be looked at.
@@ -128,14 +120,14 @@ def nothing(root: Path) -> StoreUsage:
 
 @dataclass(frozen=True, slots=True)
 class ContentUse:
-    """What content takes of its file system: bytes and inodes, unfinished writes included."""
+    """Bytes and inodes of blobs and ingests."""
 
     size: int
     inodes: int
 
 
 def content_use(content: ContentStore) -> ContentUse:
-    """Add up blobs and ingests, without asking the records who needs them.
+    """Add up blobs and ingests, without a look at the records.
 
     Raises:
         StoreError: a folder can't be read.

@@ -28,12 +28,7 @@ class Chain:
 
 
 def explain(metadata: MetadataStore, digest: Digest) -> tuple[Chain, ...]:
-    """A shortest chain from each root that keeps the content, the shortest first; empty when nothing keeps it.
-
-    Args:
-        metadata: records, leases, labels and edges.
-        digest: the content, whether it is in the store or not.
-    """
+    """A shortest chain from each root that keeps the content (in the store or not), the shortest first."""
     chains: list[Chain] = []
     paths: dict[Digest, tuple[Digest, ...]] = {digest: (digest,)}
     waiting = [digest]
@@ -56,13 +51,7 @@ def explain(metadata: MetadataStore, digest: Digest) -> tuple[Chain, ...]:
 
 @dataclass(frozen=True, slots=True)
 class HeldDocument:
-    """One root of a record.
-
-    Attributes:
-        digest: which.
-        manifest: what it says, if it is a manifest that can be read.
-        error: why it is not what it should be, or None.
-    """
+    """One root of a record: the manifest, if it is one that can be read; or why the root is not as it should be."""
 
     digest: Digest
     manifest: Manifest | None
@@ -70,11 +59,9 @@ class HeldDocument:
 
 
 def held_documents(record: ImageRecord, read: Callable[[Descriptor], bytes | None]) -> Iterator[HeldDocument]:
-    """The indexes and manifests of a record, in an order in which each is known when it comes.
+    """The indexes and manifests of a record, parents first.
 
-    Args:
-        record: the record.
-        read: the verified bytes of a document; None when they can't be had, which passes over what only they name.
+    ``read`` gives the verified bytes of a document; None if they can't be had, which leaves out what only they name.
     """
     known = {each.digest: each for each in (record.manifest, record.target)}
     is_blind = False

@@ -20,7 +20,6 @@ from imagestore.errors import (
 )
 from imagestore.registry.events import LayerUnpacked, LayerUnpacking
 from imagestore.store.archive.compressions import plain
-from imagestore.store.partial_names import lock, partial_name
 from imagestore.store.unpack.apply import LayerApplier, Unpacked, UnpackLimits
 from imagestore.store.unpack.bundle import runtime_config
 from imagestore.store.unpack.entry import shown
@@ -28,6 +27,7 @@ from imagestore.store.unpack.layer import LayerStream
 from imagestore.store.unpack.metadata import set_mode
 from imagestore.store.unpack.tree import Tree
 from imagestore.util import files
+from imagestore.util.files import lock_partial, partial_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,7 +209,7 @@ def in_place(path: str) -> Iterator[str]:
     except OSError as error:
         raise files.write_refusal(path, error) from error
     try:
-        lock(descriptor)
+        lock_partial(descriptor)
         os.fchmod(descriptor, _CLOSED)
         yield partial
         try:

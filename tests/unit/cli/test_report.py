@@ -19,7 +19,7 @@ import pytest
 from imagestore import Digest, ImageStore, config
 from imagestore.cli.html import pages
 from imagestore.platforms import Platform
-from imagestore.store.report import gather
+from imagestore.store.report import LEFT_OUT, gather, matrices
 from imagestore.testing import Entry, build_image, build_index
 from tests.support import html_page
 from tests.support.html_page import Element
@@ -189,14 +189,14 @@ def test_a_thousand_images_and_a_wide_index_fit_the_bound(tmp_path: Path) -> Non
     with ImageStore(tmp_path / "store", config=settings, host=HOST) as store:
         fill(store, 1000, PROCESS)
         put(store, wide_index(500), "registry.example/wide:1", HYPERV)
-        report = gather.gather(store)
-        page = pages.store_page(report, gather.matrices(store, report))
+        report = gather(store)
+        page = pages.store_page(report, matrices(store, report))
     assert len(page.encode()) <= MOST_BYTES
     read = html_page.read(page)
     _check(read)
-    matrices = [each for each in read.all("table") if each.children[0].text.startswith("Entries of ")]
-    assert len(matrices) == 1001
-    assert sum(len(list(each.all("tr"))) - 1 for each in matrices) == 8 * 1000 + 500
+    tables = [each for each in read.all("table") if each.children[0].text.startswith("Entries of ")]
+    assert len(tables) == 1001
+    assert sum(len(list(each.all("tr"))) - 1 for each in tables) == 8 * 1000 + 500
     assert not [each for each in read.all("details") if "open" in each.attributes and len(list(each.all("tr"))) > 60]
 
 
@@ -208,10 +208,10 @@ def test_matrices_that_a_page_has_no_room_for_say_so(
     monkeypatch.setattr(pages, "MOST_MATRICES", 2000)
     page = _page(pulled, tmp_path, "report")
     _check_policy(page)
-    left = [each.text for each in page.all("p") if each.text == gather.LEFT_OUT]
+    left = [each.text for each in page.all("p") if each.text == LEFT_OUT]
     assert len(left) == 1
     named = _page(pulled, tmp_path, "report", pulled.python, other)
-    assert not [each for each in named.all("p") if each.text == gather.LEFT_OUT]
+    assert not [each for each in named.all("p") if each.text == LEFT_OUT]
     _check(named)
 
 
@@ -223,13 +223,13 @@ def test_indexes_without_bound_stay_within_the_bound_of_a_page(tmp_path: Path) -
         images = [Entry(image, each) for each in (Platform("linux", "amd64"), *others)]
         put(store, build_index(images), "registry.example/a:1", "kata")
         put(store, build_index(images[:900]), "registry.example/b:1", "kata")
-        report = gather.gather(store)
-        page = pages.store_page(report, gather.matrices(store, report))
+        report = gather(store)
+        page = pages.store_page(report, matrices(store, report))
     assert len(page.encode()) <= MOST_BYTES
     first, second = (
         each for each in html_page.read(page).all("details") if "registry.example" in each.children[0].text
     )
-    assert gather.LEFT_OUT in first.text
+    assert LEFT_OUT in first.text
     assert len(list(second.all("tr"))) == 901
 
 

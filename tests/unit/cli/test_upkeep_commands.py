@@ -16,12 +16,11 @@ from typing import Any
 
 import pytest
 
-from imagestore import Digest
+from imagestore import Digest, ImageStore
 from imagestore.cli.exit_codes import ExitStatus
 from imagestore.errors import StoreError, StoreFullError
 from imagestore.metadata.sqlite.leases import SqliteLeases
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
-from imagestore.store.maintenance.service import Upkeep
 from imagestore.testing import RegistryServer
 from tests.support.commands import Commands
 from tests.support.node import CONFIG, HYPERV, PYTHON, python_image
@@ -315,7 +314,7 @@ def test_evicted_images_are_printed_if_the_collection_fails(
     def fails(*_: object, **__: object) -> None:
         raise StoreError("the disk is broken")
 
-    monkeypatch.setattr(Upkeep, "collect_garbage", fails)
+    monkeypatch.setattr(ImageStore, "collect_garbage", fails)
     if output == "json":
         told = line.json("gc", "--keep-last", "0", status=8)
         assert [each["reference"] for each in told["evicted"]] == [line.python]

@@ -121,7 +121,7 @@ def test_a_leased_write_is_kept_however_long_nobody_touches_it(client: Client, s
     client.write(message(WRITE, "leased", data=b"hel"))
     client.write(message(WRITE, "alone", data=b"hel"))
     client.add_resource("mine", "leased", "ingests")
-    store._clock = database_of(store).database.clock = lambda: time.time() + 48 * 3600
+    store._parts.clock = database_of(store).database.clock = lambda: time.time() + 48 * 3600
     store.collect_garbage()
     assert client.statuses() == ["leased"]
 

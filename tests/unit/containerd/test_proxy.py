@@ -45,7 +45,7 @@ def test_the_lease_of_the_containerd_in_front_means_nothing(proxied: Client, sto
 def test_its_content_is_never_collected_by_the_store(proxied: Client, store: ImageStore) -> None:
     proxied.ingest(b"hello", ref="default/1/r")
     proxied.write(message(WRITE, "default/1/half", data=b"hel"))
-    store._clock = lambda: time.time() + 9e6
+    store._parts.clock = lambda: time.time() + 9e6
     store.collect_garbage()
     assert proxied.bytes_of(HELLO) == b"hello"
     assert proxied.statuses() == ["default/1/half"]

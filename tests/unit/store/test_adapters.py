@@ -96,7 +96,7 @@ def _cancelled() -> CancelToken:
     return token
 
 
-def test_the_adapter_stays_open_for_who_gave_it(tmp_path: Path, content: MemoryContentStore) -> None:
+def test_the_adapter_stays_open_for_the_caller_that_gave_it(tmp_path: Path, content: MemoryContentStore) -> None:
     transport = Registry({NAME: IMAGE}).transport
     with ImageStore(tmp_path / "store", content=content, transport=transport) as store:
         store.pull(NAME, platform="linux/amd64")

@@ -59,7 +59,7 @@ def test_a_pull_ends_with_its_store_and_leaves_nothing(tmp_path: Path, slow: Reg
         assert list(again.metadata.leases.find()) == []
 
 
-def test_who_closes_from_within_his_own_work_is_not_waited_for(tmp_path: Path, slow: RegistryServer) -> None:
+def test_closing_within_an_operation_does_not_wait_for_it(tmp_path: Path, slow: RegistryServer) -> None:
     store = imagestore.open(tmp_path / "store")
     with pytest.raises(ImageStoreError, match=r"this store (was|is) closed"):
         store.pull(f"{slow.address}/app:1", platform="linux/amd64", observer=lambda _: store.close())

@@ -22,7 +22,7 @@ from imagestore.metadata.marking import breathing, in_order, mark
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
-from imagestore.store.garbage import STALE_INGEST_SECONDS, Patience, collect, collect_from, sweep
+from imagestore.store.garbage import STALE_INGEST_SECONDS, BatchTimer, collect, collect_from, sweep
 from tests.support.embedded import edges_of
 
 NEVER = CancelToken()
@@ -253,7 +253,7 @@ def test_what_comes_back_while_everything_goes_keeps_what_it_points_at(
         return Digest.of(f"manifest {number} runc".encode())
 
     came: list[int] = []
-    monkeypatch.setattr(Patience, "is_over", lambda _self: True)
+    monkeypatch.setattr(BatchTimer, "is_over", lambda _self: True)
     monkeypatch.setattr(node.metadata, "batch", come_back)
     collect_from(node.metadata, node.content, map(str, roots))
     (again,) = came

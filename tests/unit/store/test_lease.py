@@ -109,7 +109,7 @@ def test_no_thread_renews_a_lease_any_more_when_its_block_has_ended(store: Sqlit
     assert not any(thread.name == "imagestore-renew" for thread in threading.enumerate())
 
 
-def test_an_interrupt_while_the_thread_that_renews_starts_is_told_and_ends_it(
+def test_an_interrupt_while_the_thread_that_renews_starts_is_raised_and_ends_it(
     store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = threading.Thread.start
@@ -125,7 +125,7 @@ def test_an_interrupt_while_the_thread_that_renews_starts_is_told_and_ends_it(
 
 
 @pytest.mark.parametrize("change", [1, 2])
-def test_a_lease_whose_making_or_release_is_interrupted_goes_all_the_same(tmp_path: Path, change: int) -> None:
+def test_a_lease_whose_making_or_release_is_interrupted_is_deleted(tmp_path: Path, change: int) -> None:
     class Interrupted(SqliteMetadataStore):
         changes = 0
 
@@ -145,9 +145,7 @@ def test_a_lease_whose_making_or_release_is_interrupted_goes_all_the_same(tmp_pa
         assert store.leases.find() == []
 
 
-def test_who_only_reads_holds_a_lease_unless_nothing_can_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_holds_a_lease_unless_nothing_can_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "metadata.db"
     with (
         contextlib.closing(SqliteMetadataStore(path)) as store,
@@ -166,7 +164,7 @@ def test_who_only_reads_holds_a_lease_unless_nothing_can_change(
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, None])
-def test_who_only_reads_needs_no_lease_when_the_disk_has_become_read_only(
+def test_a_reader_needs_no_lease_when_the_disk_has_become_read_only(
     store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch, number: int | None
 ) -> None:
     """Where only this process may not write, others may collect."""

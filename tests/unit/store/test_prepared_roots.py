@@ -59,7 +59,7 @@ def test_what_another_user_owns_is_refused(root: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", *FOLDERS, *FILES])
-def test_what_everybody_may_write_is_refused(root: Path, name: str) -> None:
+def test_a_folder_that_all_users_may_write_is_refused(root: Path, name: str) -> None:
     path = root / name
     if name in FILES:
         path.touch()

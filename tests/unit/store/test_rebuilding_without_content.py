@@ -209,7 +209,7 @@ def test_a_line_of_the_journal_that_can_not_be_read_keeps_all_content(root: Path
     assert blobs(root) == before
 
 
-def test_a_record_that_came_back_in_an_older_form_is_told_and_its_content_kept(root: Path) -> None:
+def test_a_record_that_came_back_in_an_older_form_is_reported_and_its_content_kept(root: Path) -> None:
     spoilt = build_index(["linux/amd64"], seed="newer")
     rebuild(root)
     with node(root, {OTHER: spoilt}) as here:

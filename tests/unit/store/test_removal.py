@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagestore import Descriptor, Digest, Platform, Reference
+from imagestore import Descriptor, Digest, Platform
 from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
 from imagestore.metadata.records import ImageRecord, NamedImage
 from imagestore.metadata.sqlite import database
@@ -24,9 +24,10 @@ from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.store import record_lookup
-from imagestore.store.garbage import Patience
+from imagestore.store.garbage import BatchTimer
 from imagestore.store.maintenance import removal
 from imagestore.store.maintenance.removal import Remover
+from imagestore.store.record_lookup import RemovalRule
 from tests.support.patience import until
 
 HANDLERS = ("runc", "kata")
@@ -68,28 +69,15 @@ def record(repository: str, handler: str, number: int) -> ImageRecord:
 
 
 def one_after_the_other(
-    metadata: SqliteMetadataStore, names: list[str], handler: str | None, *, is_for_all: bool, only_name: bool
+    metadata: SqliteMetadataStore, names: list[str], rule: RemovalRule
 ) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[str]]:
     removed, roots = {}, set()
     for name in dict.fromkeys(names):
-        going = doomed(metadata, name, handler, is_for_all=is_for_all, only_name=only_name)
+        going = record_lookup.to_remove(metadata, name, rule)
         gone = metadata.images.remove([(each.reference, each.handler) for each in going])
         removed[name] = tuple((each.reference, each.handler) for each in gone)
         roots |= {str(root) for each in gone for root in each.roots}
     return removed, roots
-
-
-def doomed(
-    metadata: SqliteMetadataStore, name: str, handler: str | None, *, is_for_all: bool, only_name: bool
-) -> list[ImageRecord]:
-    named = [each for each in record_lookup.by_name(metadata, name) if str(Reference.parse(name)) == each.reference]
-    if only_name and named:
-        return named if is_for_all else record_lookup.meant(metadata, name, handler, "runc")
-    if not is_for_all:
-        return record_lookup.doomed(metadata, name, handler, "runc")
-    found = record_lookup.by_name(metadata, name) or record_lookup.by_id(metadata, name)
-    owners = sorted({each.handler for each in found})
-    return [each for owner in owners for each in record_lookup.doomed(metadata, name, owner, "runc")]
 
 
 @pytest.fixture(scope="module")
@@ -112,16 +100,12 @@ def test_many_together_go_as_one_after_the_other(
         store.images.remove([(each.reference, each.handler) for each in store.images.find()])
         store.images.put_many([(record(*key, number), {}) for key, number in known.items()])
     handler, is_for_all = (None, True) if whose == "all" else (whose, False)
-    remover = Remover(
-        together,
-        record_lookup.RemovalRule(handler, "runc", is_for_all=is_for_all, only_name=only_name),
-        lambda name: doomed(together, name, handler, is_for_all=is_for_all, only_name=only_name),
-    )
+    rule = RemovalRule(handler, "runc", is_for_all=is_for_all, only_name=only_name)
     expected = found = None
     with contextlib.suppress(InvalidInputError):
-        expected = one_after_the_other(single, names, handler, is_for_all=is_for_all, only_name=only_name)
+        expected = one_after_the_other(single, names, rule)
     with contextlib.suppress(InvalidInputError):
-        found = remover.remove(names)
+        found = Remover(together, rule).remove(names)
     assert found == expected
     if expected is not None:
         assert [_key(each) for each in together.images.find()] == [_key(each) for each in single.images.find()]
@@ -142,7 +126,7 @@ def _key(image: ImageRecord) -> tuple[str, str]:
 def test_the_journal_knows_what_went(tmp_path: Path) -> None:
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.images.put_many([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
-        remover = Remover(metadata, record_lookup.RemovalRule(None, "runc"), lambda _name: [])
+        remover = Remover(metadata, RemovalRule(None, "runc"))
         remover.remove(["one", "three"])
         left = {found[0].reference for found in metadata.journaled().candidates if found}
     assert left == {"docker.io/library/two:latest", "docker.io/library/abc0:latest"}
@@ -175,7 +159,7 @@ MANY = [f"docker.io/library/many{number:03}:latest" for number in range(130)]
 def test_many_names_go_in_few_transactions_between_which_others_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_over: bool, transactions: int
 ) -> None:
-    monkeypatch.setattr(Patience, "is_over", lambda _self: is_over)
+    monkeypatch.setattr(BatchTimer, "is_over", lambda _self: is_over)
     steps: list[str] = []
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.images.put_many(
@@ -193,9 +177,7 @@ def test_many_names_go_in_few_transactions_between_which_others_come(
 
         monkeypatch.setattr(metadata, "exclusive", noted_exclusive)
         monkeypatch.setattr(metadata, "give_way", noted_give_way)
-        removed, _ = Remover(metadata, record_lookup.RemovalRule(None, "runc"), lambda _name: []).remove(
-            ["none", *MANY]
-        )
+        removed, _ = Remover(metadata, RemovalRule(None, "runc")).remove(["none", *MANY])
         assert (metadata.images.find(), len(removed)) == ([], 1 + len(MANY))
     assert steps == ["others", "transaction"] * transactions
 
@@ -211,11 +193,7 @@ def full(tmp_path: Path) -> Iterator[SqliteMetadataStore]:
 
 
 def remover_of(metadata: SqliteMetadataStore) -> Remover:
-    return Remover(
-        metadata,
-        record_lookup.RemovalRule(None, "runc"),
-        lambda name: record_lookup.doomed(metadata, name, None, "runc"),
-    )
+    return Remover(metadata, RemovalRule(None, "runc"))
 
 
 def test_all_records_go_in_one_step(full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,15 +331,12 @@ def test_more_records_than_go_together_go_one_by_one(
 
 
 def test_names_far_behind_a_refused_one_are_not_looked_at(tmp_path: Path) -> None:
-    def refuse(name: str) -> list[ImageRecord]:
-        raise InvalidInputError(f"{name!r} is refused")
-
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.images.put_many([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
-        remover = Remover(metadata, record_lookup.RemovalRule(None, "runc"), refuse)
+        remover = Remover(metadata, RemovalRule(None, "runc"))
         unknown = [f"docker.io/library/unknown{number}:latest" for number in range(70)]
-        with pytest.raises(InvalidInputError, match="unknown0"):
-            remover.remove(["one", *unknown, "two"])
+        with pytest.raises(InvalidInputError, match="empty name"):
+            remover.remove(["one", "", *unknown, "two"])
         left = [each.reference for each in metadata.images.find()]
     assert "docker.io/library/two:latest" in left
     assert "docker.io/library/one:latest" not in left
@@ -384,7 +359,6 @@ def test_a_record_that_cannot_be_read_is_not_removed_as_if_it_could(tmp_path: Pa
 def test_all_records_go_in_one_step_by_their_names_alone(full: SqliteMetadataStore, only_name: bool) -> None:
     """All are one image under many names."""
     full.images.put_many([(replace(ONE, reference=name), {}) for name in MANY])
-    rule = record_lookup.RemovalRule(None, "runc", only_name=only_name)
-    removed, _ = Remover(full, rule, lambda name: record_lookup.doomed(full, name, None, "runc")).remove(MANY)
+    removed, _ = Remover(full, RemovalRule(None, "runc", only_name=only_name)).remove(MANY)
     assert full.images.find() == []
     assert [len(removed[name]) for name in MANY[:2]] == ([1, 1] if only_name else [len(MANY), 0])

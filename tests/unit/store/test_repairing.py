@@ -73,7 +73,7 @@ def with_all_platforms(here: Node, folder: Path) -> list[Digest]:
     return [layer.digest for layer in arm.layers]
 
 
-def test_platforms_that_no_handler_chose_are_checked_and_mended(here: Node, tmp_path: Path) -> None:
+def test_platforms_that_no_handler_chose_are_checked_and_repaired(here: Node, tmp_path: Path) -> None:
     *_, lost = with_all_platforms(here, tmp_path)
     here.store.content.delete(lost)
     report = here.store.check()
@@ -235,7 +235,7 @@ def test_what_this_user_may_not_read_ends_a_check_and_a_repair_keeps_it(here: No
 
 
 @pytest.mark.parametrize("which", ["layer", "manifest", "config"])
-def test_what_somebody_mended_since_the_check_is_left_alone(
+def test_what_was_repaired_since_the_check_is_left_alone(
     here: Node, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
     image = here.store.pull(PYTHON)
@@ -253,7 +253,7 @@ def test_what_somebody_mended_since_the_check_is_left_alone(
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
-def test_a_store_made_beside_content_keeps_it_for_a_day(
+def test_a_store_made_next_to_content_keeps_it_for_a_day(
     here: Node, caplog: pytest.LogCaptureFixture, is_empty: bool
 ) -> None:
     here.store.pull(PYTHON)
@@ -315,7 +315,7 @@ def test_what_another_process_brought_into_a_new_store_is_not_taken_for_found(
                 writer.commit()
         return make(*given, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("imagestore.store.embedded.SqliteMetadataStore", slowly)
+    monkeypatch.setattr("imagestore.store.adapters.SqliteMetadataStore", slowly)
     with ImageStore(root) as store:
         assert (list(store.metadata.leases.find()), "next to" in caplog.text) == ([], False)
 
@@ -353,8 +353,10 @@ def lose_database(root: Path, *, leaving: bytes | None) -> None:
         (root / "metadata.db").write_bytes(leaving)
 
 
-def test_what_came_anew_and_can_not_be_read_again_is_not_mended(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who was told "fetched" would trust a disk that goes on damaging it."""
+def test_what_was_fetched_again_and_can_not_be_read_is_not_repaired(
+    here: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report of "fetched" would make an operator trust a disk that goes on damaging content."""
     bad = here.store.pull(PYTHON).layers[0].digest
     spoil(here.store, bad)
     report = here.store.check()
@@ -366,7 +368,7 @@ def test_what_came_anew_and_can_not_be_read_again_is_not_mended(here: Node, monk
     assert "still not right" in reason
 
 
-def test_a_record_that_holds_what_its_index_does_not_list_can_not_be_mended(here: Node) -> None:
+def test_a_record_that_holds_what_its_index_does_not_list_can_not_be_repaired(here: Node) -> None:
     record = here.store.pull(PYTHON).record
     foreign = Digest.of(b"in no index")
     here.store.metadata.images.put(replace(record, roots=(*record.roots, foreign)), {})
@@ -424,7 +426,7 @@ def a_day_passes(here: Node) -> Observer:
     return hear
 
 
-def test_work_whose_lease_ended_meanwhile_records_nothing_that_is_gone(here: Node) -> None:
+def test_a_pull_whose_lease_ended_early_records_nothing_that_is_gone(here: Node) -> None:
     with pytest.raises(StoreError, match="lease"):
         here.store.pull(PYTHON, observer=a_day_passes(here))
     assert list(here.store.list()) == []
@@ -432,7 +434,7 @@ def test_work_whose_lease_ended_meanwhile_records_nothing_that_is_gone(here: Nod
     assert all(path.exists() for path in image.layer_paths)
 
 
-def test_an_import_whose_lease_ended_meanwhile_records_nothing_that_is_gone(here: Node, tmp_path: Path) -> None:
+def test_an_import_whose_lease_ended_early_records_nothing_that_is_gone(here: Node, tmp_path: Path) -> None:
     archive = making.write(tmp_path / "whole.tar", making.layout_files({PYTHON: python_image()}))
     with pytest.raises(StoreError, match="lease"):
         here.store.import_images(archive, observer=a_day_passes(here))
@@ -467,7 +469,7 @@ def test_garbage_goes_before_images_when_the_disk_is_full(here: Node, monkeypatc
     assert [each.record.reference for each in here.store.evict(tight).evicted] == [PYTHON]
 
 
-def test_what_killed_processes_left_beside_the_database_goes_when_it_is_old(here: Node) -> None:
+def test_what_killed_processes_left_next_to_the_database_is_removed_when_it_is_old(here: Node) -> None:
     old, young = here.store.root / ".check.json.0123456789ab.tmp", here.store.root / ".check.json.0123456789ac.tmp"
     others = [
         here.store.root / name

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import Digest, errors
-from imagestore.store.report import gather
+from imagestore.store.report import LEFT_OUT, gather, matrices
 from imagestore.testing import build_image, build_index, layer
 from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node, python_image
 
@@ -20,8 +20,8 @@ def test_references_of_one_index_share_its_matrix(tmp_path: Path) -> None:
         for handler in (PROCESS, HYPERV):
             there.store.pull(PYTHON, runtime_handler=handler)
         there.store.tag(PYTHON, OTHER, runtime_handler=PROCESS)
-        report = gather.gather(there.store)
-        (matrix,) = gather.matrices(there.store, report)
+        report = gather(there.store)
+        (matrix,) = matrices(there.store, report)
     assert matrix.names == (OTHER, PYTHON)
     assert matrix.target is not None
     assert matrix.target.digest == python_image().target.digest
@@ -40,7 +40,7 @@ def test_bytes_are_unique_to_a_handler_or_shared(tmp_path: Path) -> None:
     with node(tmp_path) as there:
         for handler in (PROCESS, HYPERV):
             there.store.pull(PYTHON, runtime_handler=handler)
-        report = gather.gather(there.store)
+        report = gather(there.store)
         content = there.store.usage().content_bytes
     process, hyperv, kata = report.uses
     assert [each.images for each in report.uses] == [1, 1, 0]
@@ -54,8 +54,8 @@ def test_a_handler_that_left_the_configuration_is_named_with_what_it_takes(tmp_p
     with node(tmp_path) as there:
         there.store.pull(PYTHON, runtime_handler="kata")
     with node(tmp_path, text="version = 3\n") as there:
-        report = gather.gather(there.store)
-        (matrix,) = gather.matrices(there.store, report)
+        report = gather(there.store)
+        (matrix,) = matrices(there.store, report)
     assert [(each.handler, each.images) for each in report.uses if each.images] == [("kata", 1)]
     assert "kata" not in report.handlers
     assert matrix.handlers == tuple(report.handlers)
@@ -66,7 +66,7 @@ def test_what_a_collection_and_each_rule_would_free(tmp_path: Path) -> None:
         there.store.pull(PYTHON)
         there.store.pull(OTHER, runtime_handler="kata")
         there.store.remove(OTHER, runtime_handler="kata")
-        report = gather.gather(there.store)
+        report = gather(there.store)
         assert len(list(there.store.list())) == 1
         freed = there.store.collect_garbage()
         everything = there.store.usage().content_bytes
@@ -84,8 +84,8 @@ def test_an_index_that_is_gone_says_so_and_the_others_are_judged(tmp_path: Path)
         there.store.pull(PYTHON)
         there.store.pull(SINGLE, runtime_handler="kata")
         _blob(there, python_image().target.digest).unlink()
-        report = gather.gather(there.store)
-        gone, judged = gather.matrices(there.store, report)
+        report = gather(there.store)
+        gone, judged = matrices(there.store, report)
     assert gone.names == (PYTHON,)
     assert str(python_image().target.digest) in gone.failure
     assert gone.rows == ()
@@ -100,7 +100,7 @@ def test_a_damaged_index_says_so(tmp_path: Path) -> None:
         path = _blob(there, python_image().target.digest)
         path.chmod(0o644)
         path.write_bytes(b"{" + path.read_bytes()[1:].replace(b"amd64", b"ambd6"))
-        (matrix,) = gather.matrices(there.store, gather.gather(there.store))
+        (matrix,) = matrices(there.store, gather(there.store))
     assert str(python_image().target.digest) in matrix.failure
 
 
@@ -109,27 +109,27 @@ def test_names_choose_the_matrices_and_nothing_else(tmp_path: Path) -> None:
     with node(tmp_path, images) as there:
         there.store.pull(PYTHON)
         there.store.pull(OTHER, runtime_handler="kata")
-        report = gather.gather(there.store, names=[OTHER])
-        by_id = gather.gather(there.store, names=[str(images[OTHER].manifests[0].config.digest)])
+        report = gather(there.store, names=[OTHER])
+        by_id = gather(there.store, names=[str(images[OTHER].manifests[0].config.digest)])
         with pytest.raises(errors.ImageNotFoundError, match="missing:1"):
-            gather.gather(there.store, names=[OTHER, "registry.example/missing:1"])
+            gather(there.store, names=[OTHER, "registry.example/missing:1"])
     assert [each.names for each in report.targets] == [(OTHER,)]
     assert by_id.targets == report.targets
     assert len(report.usage.images) == 2
 
 
 def test_matrices_end_where_there_are_too_many_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "MOST_ENTRIES", 3)
+    monkeypatch.setattr("imagestore.store.report.MOST_ENTRIES", 3)
     images = {OTHER: build_index(["linux/amd64"], seed="other"), PYTHON: python_image()}
     images["registry.example/library/zoo:1"] = build_index(["linux/amd64"], seed="zoo")
     with node(tmp_path, images) as there:
         for name in images:
             there.store.pull(name, runtime_handler="kata")
-        report = gather.gather(there.store)
-        found = list(gather.matrices(there.store, report))
-        named = gather.gather(there.store, names=list(images))
-        assert all(not each.failure for each in gather.matrices(there.store, named))
-    assert [each.failure for each in found] == ["", "", gather.LEFT_OUT]
+        report = gather(there.store)
+        found = list(matrices(there.store, report))
+        named = gather(there.store, names=list(images))
+        assert all(not each.failure for each in matrices(there.store, named))
+    assert [each.failure for each in found] == ["", "", LEFT_OUT]
 
 
 def _blob(there: Node, digest: Digest) -> Path:

@@ -79,7 +79,7 @@ def test_a_machines_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         ("postgresql:///x?host=/run/postgresql&password=secret", "postgresql:///x?host=/run/postgresql"),
     ],
 )
-def test_an_address_is_named_without_what_is_nobodys_business(url: str, name: str) -> None:
+def test_an_address_is_named_without_its_password(url: str, name: str) -> None:
     address = DatabaseAddress(url)
     assert address.name == name
     assert "secret" not in repr(address)
@@ -105,7 +105,7 @@ def test_the_command_line_does_not_repeat_it_either(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("package", ["psycopg", "psycopg_pool"])
-def test_who_lacks_the_extra_is_told(package: str) -> None:
+def test_a_missing_extra_is_named(package: str) -> None:
     code = f"""
 import sys
 sys.modules[{package!r}] = None
@@ -119,7 +119,7 @@ except imagestore.errors.ConfigError as error:
     assert "imagestore[postgres]" in done.stdout
 
 
-def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_gets_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CACHE_DIRECTORY", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
 

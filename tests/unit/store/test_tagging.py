@@ -16,7 +16,7 @@ from imagestore.errors import (
     StoreBusyError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.store.maintenance import tags
+from imagestore.store.images_by_name import further_reference, tag_records
 from imagestore.testing import build_image
 from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node, python_image
 
@@ -56,7 +56,7 @@ def test_a_further_reference_is_the_same_image_and_keeps_its_content(here: Node)
     ("handler", "for_all", "whose"),
     [(None, False, {PROCESS}), (HYPERV, False, {HYPERV}), ("", False, {PROCESS}), (None, True, {PROCESS, HYPERV})],
 )
-def test_whose_images_are_meant(here: Node, handler: str | None, for_all: bool, whose: set[str]) -> None:
+def test_a_tag_means_these_handlers_images(here: Node, handler: str | None, for_all: bool, whose: set[str]) -> None:
     tagged = here.store.tag(PYTHON, MIRROR, runtime_handler=handler, all_handlers=for_all)
     assert {each.runtime_handler for each in tagged} == whose
     assert keys(here) == {(PYTHON, PROCESS), (PYTHON, HYPERV), (PAUSE, PROCESS), *((MIRROR, each) for each in whose)}
@@ -137,19 +137,19 @@ def test_an_image_verifier_is_asked_about_the_new_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("meanwhile", ["removed", "moved", "used"])
-def test_an_image_that_changes_meanwhile(here: Node, meanwhile: str) -> None:
+def test_an_image_that_changes_before_it_is_tagged(here: Node, meanwhile: str) -> None:
     records = [here.store.get(PYTHON, runtime_handler=each).record for each in (HYPERV, PROCESS)]
-    further = tags.further_reference(MIRROR)
+    further = further_reference(MIRROR)
     if meanwhile == "used":
         here.store.touch(PYTHON, runtime_handler=PROCESS)
-        assert len(tags.tag(here.store.metadata, records, further)) == 2
+        assert len(tag_records(here.store.metadata, records, further)) == 2
         return
     if meanwhile == "removed":
         here.store.remove(PYTHON, runtime_handler=PROCESS)
     else:
         here.store.tag(PAUSE, PYTHON, runtime_handler=PROCESS)
     with pytest.raises(StoreBusyError, match="since then"):
-        tags.tag(here.store.metadata, records, further)
+        tag_records(here.store.metadata, records, further)
     assert not any(reference == MIRROR for reference, _ in keys(here))
 
 

@@ -118,7 +118,9 @@ def test_removing_and_evicting_name_it_and_say_what_was_done(here: Node, refuse:
     assert blobs(store) == {manifest}
 
 
-def test_an_ingest_that_can_not_be_removed_is_not_told_as_removed(here: Node, refuse: Callable[[str], None]) -> None:
+def test_an_ingest_that_can_not_be_removed_is_not_reported_as_removed(
+    here: Node, refuse: Callable[[str], None]
+) -> None:
     store = here.store
     for name in ("stuck", "other"):
         with store.content.writer(name, expected=Digest.of(b"x"), total=9, cancel=CancelToken()) as writer:

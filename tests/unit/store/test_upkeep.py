@@ -206,7 +206,7 @@ def test_an_image_that_was_leased_since_the_choice_is_not_evicted(here: Node, mo
     assert len(list(here.store.list())) == 1
 
 
-def test_nobody_can_pin_an_image_between_the_last_look_and_its_eviction(
+def test_an_image_can_not_be_pinned_between_the_last_look_and_its_eviction(
     here: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here.store.pull(PYTHON)
@@ -248,7 +248,7 @@ def test_an_artifact_has_no_image_config_to_find_fault_with(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("raw", [b"{}", b"a: yaml"])
-def test_an_artifact_whose_config_is_any_file_beside_layers_of_images_stays_one(tmp_path: Path, raw: bytes) -> None:
+def test_an_artifact_whose_config_is_any_file_next_to_layers_of_images_stays_one(tmp_path: Path, raw: bytes) -> None:
     notes = "registry.example/library/notes:1"
     pointer = {"mediaType": "application/json", "digest": str(Digest.of(raw)), "size": len(raw)}
     made = build_image(members={"config": pointer})
@@ -296,7 +296,7 @@ def test_each_kind_of_damage_is_found_and_only_it_is_fetched(here: Node) -> None
 
 
 @pytest.mark.parametrize("which", ["target", "manifest"])
-def test_damaged_documents_are_mended_before_what_they_name(here: Node, which: str) -> None:
+def test_damaged_documents_are_repaired_before_what_they_name(here: Node, which: str) -> None:
     image = here.store.pull(PYTHON)
     digest = image.target.digest if which == "target" else image.manifest.digest
     here.store.content.delete(image.layers[-1].digest)
@@ -315,7 +315,7 @@ def test_a_blob_of_another_size_is_damaged(here: Node) -> None:
     assert (fault.kind, fault.digest) == (FaultKind.BLOB_DAMAGED, image.layers[0].digest)
 
 
-def test_damage_that_nobody_needs_is_deleted(here: Node) -> None:
+def test_damage_that_no_record_needs_is_deleted(here: Node) -> None:
     image = here.store.pull(PYTHON)
     here.store.remove(PYTHON)
     spoil(here.store, image.layers[0].digest)

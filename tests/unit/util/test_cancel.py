@@ -64,7 +64,7 @@ def test_a_child_ends_with_its_parent_and_shares_its_deadline() -> None:
             child.check()
 
 
-def test_a_childs_deadline_is_told_as_it_was_given() -> None:
+def test_a_childs_deadline_is_shown_as_it_was_given() -> None:
     parent = CancelToken(0.05)
     time.sleep(0.01)
     with parent.child() as child, child.child() as grandchild, pytest.raises(DeadlineExceededError, match=r"0\.05 s"):

@@ -125,13 +125,13 @@ def test_any_bytes_are_objects_or_refused(data: bytes) -> None:
         ("a: 1\nb:\n  c: 1\n  ? [d]\n  : 2\n", "line 4: expected plain keys"),
     ],
 )
-def test_what_is_wrong_with_a_key_is_told_with_its_lines(text: str, told: str) -> None:
+def test_an_error_about_a_key_names_its_lines(text: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_documents(text.encode(), "file")
     assert str(caught.value) == f"file: {told}"
 
 
-def test_what_is_no_yaml_is_told_with_its_line() -> None:
+def test_invalid_yaml_is_reported_with_its_line() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_documents(b"a: 1\n---\nspec: [\n", "file")
     assert str(caught.value) == "file: line 4: is no YAML: expected the node content, but found '<stream end>'"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from imagestore.store import garbage
-from imagestore.store.garbage import Patience
+from imagestore.store.garbage import BatchTimer
 
 if TYPE_CHECKING:
     from imagestore.metadata.api import MetadataStore
@@ -27,11 +27,11 @@ class Waiting:
         self.looks += 1
         return self.now >= self.since
 
-    def batch(self, patience: Patience) -> float:
+    def batch(self, timer: BatchTimer) -> float:
         """How long a batch lasts that asks ten times a millisecond whether to end."""
         begun = self.now
-        patience.begin()
-        while not patience.is_over():
+        timer.begin()
+        while not timer.is_over():
             self.now += 0.1
         return round(self.now - begun, 1)
 
@@ -45,40 +45,40 @@ def others(monkeypatch: pytest.MonkeyPatch) -> Waiting:
 
 
 @pytest.fixture
-def patience(others: Waiting) -> Patience:
-    return Patience(cast("MetadataStore", others))
+def timer(others: Waiting) -> BatchTimer:
+    return BatchTimer(cast("MetadataStore", others))
 
 
-def test_while_nobody_waits_batches_grow_to_twenty_milliseconds(others: Waiting, patience: Patience) -> None:
-    assert [others.batch(patience) for _ in range(5)] == pytest.approx([4, 8, 16, 20, 20], abs=0.2)
+def test_batches_grow_to_twenty_milliseconds_without_waiting_writers(others: Waiting, timer: BatchTimer) -> None:
+    assert [others.batch(timer) for _ in range(5)] == pytest.approx([4, 8, 16, 20, 20], abs=0.2)
 
 
-def test_who_waits_from_the_start_waits_four_milliseconds(others: Waiting, patience: Patience) -> None:
+def test_a_writer_that_waits_from_the_start_waits_four_milliseconds(others: Waiting, timer: BatchTimer) -> None:
     for _ in range(4):
-        others.batch(patience)
+        others.batch(timer)
     others.since = others.now
-    assert [others.batch(patience) for _ in range(2)] == pytest.approx([4, 4], abs=0.2)
+    assert [others.batch(timer) for _ in range(2)] == pytest.approx([4, 4], abs=0.2)
 
 
-def test_who_comes_in_the_middle_of_a_long_batch_waits_a_millisecond(others: Waiting, patience: Patience) -> None:
+def test_a_writer_that_comes_during_a_long_batch_waits_a_millisecond(others: Waiting, timer: BatchTimer) -> None:
     for _ in range(4):
-        others.batch(patience)
+        others.batch(timer)
     others.since = others.now + 10
-    assert 10 <= others.batch(patience) <= 11.2
+    assert 10 <= others.batch(timer) <= 11.2
 
 
-def test_after_somebody_waited_batches_are_short_and_grow_again(others: Waiting, patience: Patience) -> None:
+def test_batches_are_short_after_a_writer_waited_and_grow_again(others: Waiting, timer: BatchTimer) -> None:
     for _ in range(4):
-        others.batch(patience)
+        others.batch(timer)
     others.since = others.now
-    others.batch(patience)
+    others.batch(timer)
     others.since = float("inf")
-    assert [others.batch(patience) for _ in range(3)] == pytest.approx([4, 8, 16], abs=0.2)
+    assert [others.batch(timer) for _ in range(3)] == pytest.approx([4, 8, 16], abs=0.2)
 
 
-def test_looking_for_others_is_no_work_of_its_own(others: Waiting, patience: Patience) -> None:
+def test_the_timer_looks_for_writers_once_a_millisecond(others: Waiting, timer: BatchTimer) -> None:
     for _ in range(4):
-        others.batch(patience)
+        others.batch(timer)
     others.looks = 0
-    others.batch(patience)
+    others.batch(timer)
     assert 10 <= others.looks <= 17

@@ -1,6 +1,7 @@
-"""Gathering a report: everything is measured once, and nothing is changed or asked of a registry.
+"""A report of a whole store: handlers, images, matrices, use of the disk, and what could be freed.
 
-Matrices are made one at a time, when they are read: a store may have thousands, with hundreds of entries each.
+Everything is measured once; nothing is changed, and no registry is asked. Matrices (which manifest each handler gets,
+and why) are made one at a time, when they are read: a store may have thousands, with hundreds of entries.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import imagestore.config as configuration
 from imagestore.errors import (
     ContentNotFoundError,
     DocumentError,
-    ImageNotFoundError,
     IntegrityError,
     InvalidDigestError,
     UndeletableError,
@@ -23,7 +23,6 @@ from imagestore.store import record_lookup
 from imagestore.store.maintenance.eviction import EvictionPolicy
 from imagestore.store.pull.choice import match_handlers, wanted_platforms
 from imagestore.store.pull.sources import Documents
-from imagestore.store.report.matrix import Matrix
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
-    from imagestore.oci.select import Selection
+    from imagestore.oci.select import Selection, Verdict
     from imagestore.platforms import Platform
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.image_store import ImageStore
@@ -55,15 +54,59 @@ EVICTIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class HandlerUse:
-    """What one runtime handler's images take, in bytes as they travel (compressed).
+class Row:
+    """One entry of an index.
 
     Attributes:
-        handler: its name.
-        images: how many it has.
-        size: all that they need.
-        unique_bytes: what no other handler's image needs.
+        position: one number for each level of indexes; empty for a single manifest.
+        descriptor: the entry.
+        platform: the entry's, or its config's if a handler's search read that; None if neither is known.
+        verdicts: one for each handler of the matrix; None for a handler whose search didn't open that nested index.
     """
+
+    position: tuple[int, ...]
+    descriptor: Descriptor
+    platform: Platform | None
+    verdicts: tuple[Verdict | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What every handler gets from one target, and why.
+
+    Attributes:
+        names: the references that lead to it.
+        target: the index or manifest; None if its digest isn't known.
+        selections: what each handler gets, by its name.
+        failure: why there are no selections; else empty.
+    """
+
+    names: tuple[str, ...]
+    target: Descriptor | None
+    selections: Mapping[str, Selection] = field(hash=False)
+    failure: str = ""
+
+    @property
+    def handlers(self) -> tuple[str, ...]:
+        """The runtime handlers, in the order of the verdicts of each row."""
+        return tuple(self.selections)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """One for each entry that any handler has a verdict on, in index order."""
+        columns = [{each.position: each for each in found.verdicts} for found in self.selections.values()]
+        rows = []
+        for position in sorted({position for column in columns for position in column}):
+            verdicts = tuple(column.get(position) for column in columns)
+            # One handler's search may have read a config that another's didn't need.
+            known = max((each for each in verdicts if each is not None), key=lambda each: each.platform is not None)
+            rows.append(Row(position, known.descriptor, known.platform, verdicts))
+        return tuple(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerUse:
+    """How many images a runtime handler has, and their compressed bytes; ``unique_bytes`` are no other handler's."""
 
     handler: str
     images: int
@@ -72,7 +115,7 @@ class HandlerUse:
 
     @property
     def shared_bytes(self) -> int:
-        """What other handlers' images need as well."""
+        """The part that other handlers' images need too."""
         return self.size - self.unique_bytes
 
 
@@ -86,24 +129,24 @@ class NamedTarget:
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """A store as it was at one moment.
+    """A store at one moment.
 
     Attributes:
-        made_at: when, in seconds since 1970.
+        made_at: in seconds since 1970.
         node: the machine's name.
         host: its platform.
-        root: the store's folder.
-        files: of the configuration; none for the built-in one.
+        root: the store's folder, or its address.
+        files: of the configuration.
         default_handler: the runtime handler that an empty name means.
-        handlers: every configured runtime handler with its platform, by name.
-        findings: what is wrong with the configuration, as ``config check`` has it.
+        handlers: every configured runtime handler with its platform.
+        findings: what ``config check`` reports.
         pins: the references that the configuration pins.
         usage: every image, and the disk.
-        uses: what the images of each handler take; handlers that left the configuration are at the end.
+        uses: by handler; those that left the configuration are at the end.
         garbage: what a collection would free.
         evictions: options of ``gc`` with what they would remove.
-        targets: what there is a matrix of.
-        is_chosen: whether the images were named.
+        targets: the indexes and manifests to make matrices of.
+        is_chosen: whether the caller named the images.
     """
 
     made_at: float
@@ -124,12 +167,10 @@ class StoreReport:
 
 
 def gather(store: ImageStore, *, names: Sequence[str] = ()) -> StoreReport:
-    """Measure a store.
+    """Measure a store, which is only read.
 
-    Args:
-        store: it is only read.
-        names: references or ids of the images to make matrices of; all of them by default. What they are doesn't
-            change the other parts.
+    ``names`` are references or ids of the images to make matrices of, by default all; the other parts don't depend on
+    them.
 
     Raises:
         ImageNotFoundError: one of the names isn't there.
@@ -160,16 +201,10 @@ def gather(store: ImageStore, *, names: Sequence[str] = ()) -> StoreReport:
 
 
 def matrices(store: ImageStore, report: StoreReport, *, cancel: CancelToken | None = None) -> Iterator[Matrix]:
-    """The matrix of each target, made from what the store has; one that can't be made says why.
-
-    Args:
-        store: the report's.
-        report: says of what, and for whom.
-        cancel: ends the work.
+    """The matrix of each target of a report, from what the store has; one that can't be made says why.
 
     Raises:
-        OperationCancelledError: the token was cancelled.
-        StoreError: the store can't be read.
+        OperationCancelledError, StoreError: the store can't be read.
     """
     token, entries = cancel or CancelToken(), 0
     for each in report.targets:
@@ -182,12 +217,7 @@ def matrices(store: ImageStore, report: StoreReport, *, cancel: CancelToken | No
 
 
 def handler_uses(images: Iterable[ImageUsage], configured: Iterable[str]) -> tuple[HandlerUse, ...]:
-    """What the images of each handler take.
-
-    Args:
-        images: every image of the store.
-        configured: handlers to name even if they have no image, in their order.
-    """
+    """How much the images of each handler take; configured handlers come first, also those without an image."""
     blobs: dict[str, dict[Digest, int]] = {name: {} for name in configured}
     counts = dict.fromkeys(blobs, 0)
     for image in images:
@@ -213,7 +243,7 @@ def _named(store: ImageStore, names: Iterable[str]) -> list[ImageRecord]:
     for name in names:
         found = [image.record for image in store.list(name=name)]
         if not found:
-            raise ImageNotFoundError(f"image {name!r} is not in the store", hint=record_lookup.missing_hint(name))
+            raise record_lookup.not_found(name)
         records += found
     return records
 
@@ -243,6 +273,6 @@ def _matrix(
     try:
         selections = match_handlers(named.target, Documents(store.content, None, None, cancel), handlers)
     except (ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError) as error:
-        # A report is asked for when something is wrong: the other images are shown all the same.
+        # A damaged image must not hide the others.
         failure = str(error)
     return Matrix(named.names, named.target, selections, failure)
