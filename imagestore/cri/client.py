@@ -89,23 +89,28 @@ class _Channel:
         token.check()
         limits = (self.seconds if has_limit else None, token.remaining_seconds())
         left = min((each for each in limits if each is not None), default=None)
-        future = self.begin(method.future, request, name, seconds=left)
+        answer = self._answer(self.begin(method.future, request, name, seconds=left), name, token)
+        if answer is None:
+            # The caller's reason takes precedence over the server's status. Its error must not keep the call: grpc's
+            # thread may hold the lock of a cancelled call when the program ends, and freeing the call would block.
+            token.check()
+            raise ImageServiceError(f"{self.endpoint}: {name}: the call was cancelled")
+        return answer
+
+    def _answer(self, call: grpc.Future[A], name: str, token: CancelToken) -> A | None:
+        """Wait for a call; None if the token ended it."""
 
         def _cancel_call() -> None:
-            future.cancel()
+            call.cancel()
 
         try:
             with token.on_cancel(_cancel_call):
-                return future.result()
+                return call.result()
         except (grpc.RpcError, grpc.FutureCancelledError) as error:
-            if not _has_ended(token):
-                status = error if isinstance(error, grpc.RpcError) else future
-                raise error_of(status, endpoint=self.endpoint, method=name) from error
-        # The caller's reason takes precedence over the server's status. Its error must not keep the call: grpc's thread
-        # may hold the lock of a cancelled call when the program ends, and freeing the call then would never return.
-        del future
-        token.check()
-        raise AssertionError("check() raises for a token that has ended")
+            if _has_ended(token):
+                return None
+            status = error if isinstance(error, grpc.RpcError) else call
+            raise error_of(status, endpoint=self.endpoint, method=name) from error
 
     def begin(self, method: Callable[..., C], request: Q, name: str, *, seconds: float | None) -> C:
         """Send a request and return the running call.
@@ -246,11 +251,16 @@ class CriImageService:
 
     def _stream(self, selected: api_pb2.ImageFilter | None) -> Sequence[api_pb2.Image] | None:
         """The whole list, or None if the server has no StreamImages; an interrupted stream is an error."""
-        request, cancel = api_pb2.StreamImagesRequest(filter=selected), self._image_channel.cancel
+        cancel = self._image_channel.cancel
         cancel.check()
-        parts = self._image_channel.begin(
-            self._images.StreamImages, request, "StreamImages", seconds=self._image_channel.seconds
-        )
+        images = self._streamed(api_pb2.StreamImagesRequest(filter=selected), cancel)
+        cancel.check()  # here, since its error must not keep the call; see _Channel.call
+        return images
+
+    def _streamed(self, request: api_pb2.StreamImagesRequest, cancel: CancelToken) -> Sequence[api_pb2.Image] | None:
+        """The images of a stream; None if the token ended it, or the server has no streams."""
+        channel = self._image_channel
+        parts = channel.begin(self._images.StreamImages, request, "StreamImages", seconds=channel.seconds)
 
         def _cancel_call() -> None:
             parts.cancel()
@@ -259,14 +269,12 @@ class CriImageService:
             with cancel.on_cancel(_cancel_call):
                 return _gathered(parts, self.endpoint)
         except grpc.RpcError as error:
-            if not _has_ended(cancel):
-                if not is_unimplemented(error):
-                    raise error_of(error, endpoint=self.endpoint, method="StreamImages") from error
-                self._has_streams = False
+            if _has_ended(cancel):
                 return None
-        del parts  # as in _Channel.call
-        cancel.check()
-        raise AssertionError("check() raises for a token that has ended")
+            if not is_unimplemented(error):
+                raise error_of(error, endpoint=self.endpoint, method="StreamImages") from error
+            self._has_streams = False
+            return None
 
     def _status(self, spec: ImageSpec, *, is_verbose: bool) -> ImageDetails | None:
         request = api_pb2.ImageStatusRequest(image=spec_message(spec), verbose=is_verbose)

@@ -197,6 +197,9 @@ class BlobRequests:
             here = store.content.find(digest)
             if here is not None and here.size == found.size:
                 put(is_here=True)
+                # Again: since it was leased, an eviction might have taken it from the lease.
+                self._retention.hold(store, upstream.name, [digest])
+            self._retention.release_unwanted(store, upstream.name, [digest])
             return found
 
         return await self._shared.once(("blob", repository.name, str(digest), owner), upstream, ask, owner=owner)

@@ -23,7 +23,7 @@ from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCTETS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from typing import Any
 
     from imagestore.mirror.catalogue_database import CatalogueDatabase, Changes, Transaction, Values
@@ -274,7 +274,7 @@ class Catalogue:
         ]
         self._database.write(lambda transaction: transaction.run_many(sql.FORGET_LEAVING, rows))
 
-    def wanted(self, upstream: str, digests: Sequence[Digest], *, now: float) -> frozenset[Digest]:
+    def wanted(self, upstream: str, digests: Collection[Digest], *, now: float) -> frozenset[Digest]:
         """Those of some digests that a document of the upstream is or names, or that a live reservation is for."""
 
         def _look(transaction: Transaction) -> frozenset[Digest]:
@@ -282,6 +282,24 @@ class Catalogue:
             return frozenset(each for each in digests if transaction.rows(sql.WANTED, {**values, "digest": str(each)}))
 
         return self._database.read(_look)
+
+    def evict_unwanted(self, upstream: str, digests: Collection[Digest], *, now: float) -> bool:
+        """Evict those of some digests that ``wanted`` doesn't return; whether there were any."""
+        if len(self.wanted(upstream, digests, now=now)) == len(set(digests)):
+            return False
+
+        def _look_and_evict(transaction: Transaction) -> bool:
+            transaction.lock(upstream)
+            values: Values = {"upstream": upstream, "now": now}
+            unwanted = [
+                str(each) for each in digests if not transaction.rows(sql.WANTED, {**values, "digest": str(each)})
+            ]
+            if unwanted:
+                transaction.tell()
+                _evict(transaction, upstream, unwanted)
+            return bool(unwanted)
+
+        return self._database.write(_look_and_evict)
 
     def forget_unnamed(self, upstream: str) -> None:
         """Evict content that no document names, as ``distrust`` leaves it."""

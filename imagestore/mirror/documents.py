@@ -146,8 +146,9 @@ class DocumentSource:
             self._counters.count(
                 "replicated_bytes" if is_from_replica else "fetched_bytes", repository.upstream.name, len(raw)
             )
-        self._note(store, repository, target, raw, tag="" if reference.digest is not None else reference.tag)
+        named = self._note(store, repository, target, raw, tag="" if reference.digest is not None else reference.tag)
         self._keep(store, target, raw, cancel)
+        self._retention.release_unwanted(store, repository.upstream.name, named)
         return ServedDocument(target, raw, is_new=is_new)
 
     def _by_digest(self, store: ImageStore, repository: Repository, digest: Digest) -> ServedDocument | None:
@@ -160,14 +161,19 @@ class DocumentSource:
             return None
         if self._catalogue.document(repository.name, digest) is None:
             # It was fetched for another repository of the upstream; from now on it belongs to this one, too.
-            self._note(store, repository, known, raw, tag="")
+            named = self._note(store, repository, known, raw, tag="")
+            self._retention.release_unwanted(store, repository.upstream.name, named)
         return ServedDocument(known, raw)
 
-    def _note(self, store: ImageStore, repository: Repository, target: Descriptor, raw: bytes, *, tag: str) -> None:
-        """Note a document, and lease it and all that it names."""
+    def _note(
+        self, store: ImageStore, repository: Repository, target: Descriptor, raw: bytes, *, tag: str
+    ) -> list[Digest]:
+        """Note a document, and lease it and all that it names; their digests."""
         parts, now = named_by(target, raw), self._clock()
         self._catalogue.put_document(repository.upstream.name, repository.name, target, parts, tag=tag, now=now)
-        self._retention.hold(store, repository.upstream.name, [target.digest, *(part.digest for part in parts)])
+        named = [target.digest, *(part.digest for part in parts)]
+        self._retention.hold(store, repository.upstream.name, named)
+        return named
 
     def _keep(self, store: ImageStore, target: Descriptor, raw: bytes, cancel: CancelToken) -> None:
         if store.content.exists(target.digest):

@@ -155,22 +155,34 @@ class BlobFetcher:
     ) -> None:
         upstream, blob = repository.upstream, fill.descriptor
         self._retention.hold(store, upstream.name, [blob.digest])
-        with contextlib.ExitStack() as reserved:
-            try:
-                is_new = not self._is_here(store, upstream, blob) and self._fetched_new(
-                    store, fill, repository, owner, token, reserved
-                )
-            except IntegrityError:
-                self._catalogue.distrust(repository.name, blob.digest)
-                raise
-            if is_new:
-                self._catalogue.put_blob(upstream.name, repository.name, blob, now=time.time())
+        try:
+            is_new = self._fetched_and_noted(store, fill, repository, owner, token)
+        except IntegrityError:
+            self._catalogue.distrust(repository.name, blob.digest)
+            self._retention.release_unwanted(store, upstream.name, [blob.digest])
+            raise
+        except ImageStoreError:
+            self._retention.release_unwanted(store, upstream.name, [blob.digest])
+            raise
         if is_new:
             if self._bucket is not None:
                 self._bucket.publish(upstream.name, blob)
             fill.tell(fill.finish, None)
         else:
             fill.tell(fill.find_here)
+
+    def _fetched_and_noted(
+        self, store: ImageStore, fill: Fill, repository: Repository, owner: str, token: CancelToken
+    ) -> bool:
+        """Fetch a blob and note it, under one reservation; False if it was in the store."""
+        upstream, blob = repository.upstream, fill.descriptor
+        with contextlib.ExitStack() as reserved:
+            if self._is_here(store, upstream, blob):
+                return False
+            if not self._fetched_new(store, fill, repository, owner, token, reserved):
+                return False
+            self._catalogue.put_blob(upstream.name, repository.name, blob, now=time.time())
+        return True
 
     def _is_here(self, store: ImageStore, upstream: Upstream, blob: Descriptor) -> bool:
         """Whether a blob is in the store already; a damaged one is deleted.

@@ -110,6 +110,20 @@ class Retention:
             except AlreadyExistsError:  # made by another thread since then
                 continue
 
+    def release_unwanted(self, store: ImageStore, upstream: str, digests: Collection[Digest]) -> None:
+        """Release leased content that no document names and no replica is fetching.
+
+        After a fetch that failed, and after a document was kept: another replica may have evicted it before its content
+        was leased.
+        """
+        try:
+            is_evicted = self._catalogue.evict_unwanted(upstream, digests, now=self._clock())
+        except ImageStoreError as error:
+            log.warning("unwanted content stays leased: %s", error, extra={"upstream": upstream})
+            return
+        if is_evicted:
+            self._release_evicted(store, upstream)
+
     def reserve(self, store: ImageStore, upstream: Upstream, blob: Descriptor, *, is_here: bool = False) -> str:
         """Make room in the upstream's quota for a blob that is going to be fetched.
 
