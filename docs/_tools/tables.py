@@ -12,7 +12,7 @@ import imagestore
 from docs._tools.cli_pages import exit_status_table
 from docs._tools.schemas import schema_table
 from imagestore.cri.pull_queue import PullOutcome
-from imagestore.mirror.numbers import MirrorNumbers
+from imagestore.mirror.counters import MirrorCounters
 from imagestore.server.metrics import Metrics
 from imagestore.store.workers import StoreWorkers
 from imagestore.testing import RegistryServer, build_index
@@ -51,9 +51,9 @@ class _Mirror:
     """A mirror that has served something."""
 
     def __init__(self) -> None:
-        self.numbers = MirrorNumbers()
-        self.numbers.count_request("docker.io", "blob", "hit")
-        self.numbers.count_served("docker.io", 1)
+        self.counters = MirrorCounters()
+        self.counters.count_request("docker.io", "blob", "hit")
+        self.counters.count("served_bytes", "docker.io")
 
     def usage(self) -> dict[str, tuple[int, int | None]]:
         return {"docker.io": (1, 2)}

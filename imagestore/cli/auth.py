@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from imagestore.cli import options, render
-from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.options import output_option
 from imagestore.errors import ImageStoreError, InvalidInputError, InvalidReferenceError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _auth_file_option = click.option(
 @_auth_file_option
 @pass_app
 def login(app: App, host: str, username: str | None, password_stdin: bool, no_check: bool, auth_file: str) -> None:
-    """Check credentials at a registry and keep them.
+    """Check credentials at a registry and store them.
 
     HOST is docker.io by default; its hosts.toml says how it is reached, as in a pull. The password is never an
     argument, where every user of the machine could read it. With a credential helper configured for the host, the
@@ -59,7 +60,7 @@ def login(app: App, host: str, username: str | None, password_stdin: bool, no_ch
 @click.argument("host", default="docker.io")
 @_auth_file_option
 def logout(host: str, auth_file: str) -> None:
-    """Forget the credentials that login keeps for a registry.
+    """Remove the credentials that login stored for a registry.
 
     HOST is docker.io by default. Entries for namespaces below the host stay.
     """
@@ -81,7 +82,7 @@ def logout(host: str, auth_file: str) -> None:
 
 @click.group()
 def auth() -> None:
-    """Show how registries are authenticated to."""
+    """Show which credentials registries get."""
 
 
 @auth.command()
@@ -105,15 +106,11 @@ def explain(reference: str, auth_file: str, output: str) -> None:
         rows = [(step.outcome.value, step.location, step.member, step.reason) for step in explanation.steps]
         render.table(("OUTCOME", "PLACE", "MEMBER", "REASON"), rows)
         if explanation.failure is None:
-            print(f"\n{parsed.familiar}: {_used(explanation)}")
+            place = explanation.provenance
+            used = f"credentials from {place}" if place else "anonymous access; no place has credentials"
+            print(f"\n{parsed.familiar}: {render.printable(used)}")
     if explanation.failure is not None:
         raise explanation.failure
-
-
-def _used(explanation: Explanation) -> str:
-    if not explanation.provenance:
-        return "anonymous access; no place has credentials"
-    return render.printable(f"credentials from {explanation.provenance}")
 
 
 def _document(reference: str, explanation: Explanation) -> dict[str, object]:
@@ -131,7 +128,7 @@ def _document(reference: str, explanation: Explanation) -> dict[str, object]:
 
 
 def _registry(text: str) -> str:
-    """The registry's name as references have it; a pasted URL is cut to its host."""
+    """The registry's name in references; a pasted URL is cut to its host."""
     from imagestore.oci.reference import Reference
     from imagestore.registry.credentials.sources import host_of
 
@@ -179,9 +176,9 @@ def _check(app: App, registry: str, credential: Credential, cancel: CancelToken)
     from imagestore.registry.policy import auth_policy
     from imagestore.registry.transport.http import HttpSender
 
-    # The registry itself, which comes last; a mirror has no say about its logins.
+    # The registry itself, which comes last: mirrors don't check its logins.
     endpoint = endpoints_from(registry, reader_for(app.config)(registry))[-1]
-    # The login to be tried is the host's own, also where pulls show it another registry's.
+    # The login is the host's own, also if pulls send it another registry's.
     policy = replace(auth_policy(app.config.settings.registry), credential_hosts={})
     sender = HttpSender()
     try:
@@ -193,7 +190,7 @@ def _check(app: App, registry: str, credential: Credential, cancel: CancelToken)
 
 
 def _note_others(user: UserEnvironment, registry: str, auth_file: str, cancel: CancelToken, *, expected: str) -> None:
-    """Say so when a pull would use other credentials than the ones just kept, or still some after a logout."""
+    """Note if a pull would use other credentials than those just stored, or still some after a logout."""
     from imagestore.registry.credentials.lookup import CredentialResolver
     from imagestore.registry.credentials.model import Target
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagestore.cli import describe, render
-from imagestore.cli.app import App, GivenPath, config_places, output_option, pass_app
+from imagestore.cli.app import App, config_places, pass_app
 from imagestore.cli.exit_codes import ExitStatus
+from imagestore.cli.options import GivenPath, output_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from imagestore.config import HandlerPlatform, Report
     from imagestore.platforms import Platform
@@ -24,19 +25,17 @@ if TYPE_CHECKING:
 _FILE = click.argument("file", type=GivenPath(path_type=Path), required=False)
 
 
-def _host_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    option = click.option(
-        "--host",
-        "host_text",
-        metavar="P",
-        help="The node it is for, as a platform: linux/arm64, 'windows(10.0.20348)/amd64'. Default: this machine.",
-    )
-    return option(function)
+_host_option = click.option(
+    "--host",
+    "host_text",
+    metavar="P",
+    help="The node it is for, as a platform: linux/arm64, 'windows(10.0.20348)/amd64'. Default: this machine.",
+)
 
 
 @click.group()
 def config() -> None:
-    """Check, print or start a configuration."""
+    """Check or print a configuration, or write a new one."""
 
 
 @config.command()
@@ -53,7 +52,13 @@ def check(app: App, file: Path | None, host_text: str | None, strict: bool, outp
     the file, or a folder of a registry's host, is refused; 0 when there are only warnings. Files that were checked and
     places that couldn't be looked at are named.
     """
-    report = _report(app, file, _host(host_text))
+    import imagestore.config as configuration
+
+    host, path = _host(host_text), file or app.config_path
+    if path is None:
+        report = configuration.check_config(configuration.default(host))
+    else:
+        report = configuration.check(path, host=host)
     passed_over = [] if file or app.given_config else list(_passed_over(app.config_path))
     if output == "json":
         render.dump_json({**_as_json(report), "passedOver": passed_over})
@@ -95,7 +100,7 @@ def dump(app: App, file: Path | None, host_text: str | None, output: str) -> Non
 
 
 def _plain(value: Any) -> Any:
-    """What TOML can say and JSON can't, as text: dates, times, and numbers that are none."""
+    """Values of TOML that JSON can't have, as text: dates, times, infinity and NaN."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -111,17 +116,8 @@ def _host(text: str | None) -> Platform:
     return platforms.host.detect() if text is None else platforms.parse(text)
 
 
-def _report(app: App, file: Path | None, host: Platform) -> Report:
-    import imagestore.config as configuration
-
-    path = file or app.config_path
-    if path is None:
-        return configuration.check_config(configuration.default(host))
-    return configuration.check(path, host=host)
-
-
 def _passed_over(used: Path | None) -> Iterator[str]:
-    """Places before the one in use where a file may be, but can't be looked at; and why."""
+    """The places before the one in use that can't be looked at, and why."""
     for path in config_places():
         if path == used:
             return
@@ -141,20 +137,14 @@ def _print(report: Report, passed_over: Sequence[str]) -> None:
         click.echo(f"\nchecked: {files or 'the built-in default (no file was found)'}")
     for each in passed_over:
         click.echo(f"passed over: {render.printable(each)}")
-    for finding in report.findings:
-        click.echo(f"{finding.severity.value}: {render.printable(str(finding))}")
-        if finding.hint:
-            click.echo(f"  hint: {render.printable(finding.hint)}")
+    render.print_findings(report.findings)
 
 
 def _rows(resolved: HandlerPlatform, default_handler: str) -> Iterator[tuple[str, ...]]:
     import imagestore.platforms as platforms
 
     name = resolved.handler.name
-    heading = (
-        f"{name} (default)" if name == default_handler else name,
-        platforms.format_all(resolved.platform),
-    )
+    heading = (f"{name} (default)" if name == default_handler else name, platforms.format_all(resolved.platform))
     for member, value in describe.members(resolved.platform):
         yield (*heading, member, value, resolved.origin[member])
         heading = ("", "")

@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore.cli import complete, render
-from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.options import access_options, all_of, duration_option, handlers_option, lookup, progress_option
+from imagestore.cli import completion, render
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.options import (
+    access_options,
+    all_of,
+    duration_option,
+    handlers_option,
+    lookup,
+    output_option,
+    progress_option,
+    refuse_together,
+)
 from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.util.text import counted
@@ -17,7 +26,6 @@ if TYPE_CHECKING:
     from imagestore.store.copy.options import CopyReport
 
 
-#: What both commands have.
 _copying = all_of(
     handlers_option(
         "Copy this handler's manifest; may be repeated, and then the index goes along. "
@@ -27,7 +35,7 @@ _copying = all_of(
     click.option("--platform", metavar="P", default="", help="This platform's manifest, instead of a handler's."),
     click.option("--all-platforms", is_flag=True, help="Every manifest that the source has, with their index."),
     click.option("--referrers", is_flag=True, help="Also what refers to the image: signatures, bills of materials."),
-    click.option("--dry-run", "-n", is_flag=True, help="Only say what would be sent."),
+    click.option("--dry-run", "-n", is_flag=True, help="Only show what would be sent."),
     duration_option("--deadline", help="Give up after this time, for example 90s."),
     click.option("--quiet", "-q", is_flag=True, help="Print the digest alone, and no progress."),
     progress_option(),
@@ -38,7 +46,7 @@ _copying = all_of(
 
 
 @click.command()
-@click.argument("source", shell_complete=complete.images)
+@click.argument("source", shell_complete=completion.images)
 @click.argument("destination")
 @click.option("--image", metavar="NAME", default="", help="Which image of the source's archive.")
 @click.option("--name", metavar="REF", default="", help="What the image is called in the destination's archive.")
@@ -80,7 +88,7 @@ def copy(
 
 
 @click.command()
-@click.argument("name", shell_complete=complete.images)
+@click.argument("name", shell_complete=completion.images)
 @click.argument("destination", required=False, default="")
 @_copying
 def push(app: App, name: str, destination: str, **given: Any) -> None:
@@ -124,8 +132,9 @@ def _run(
 ) -> None:
     from imagestore.store.copy.options import CopyOptions
 
-    if bool(handlers) + all_handlers + bool(platform) + all_platforms > 1:
-        raise click.UsageError("--runtime-handler, --all-handlers, --platform and --all-platforms exclude each other")
+    refuse_together(
+        runtime_handler=handlers, all_handlers=all_handlers, platform=platform or None, all_platforms=all_platforms
+    )
     if quiet and output == "json":
         raise click.UsageError("--quiet and --output json exclude each other")
     app.missing = "refuse" if source.startswith("store:") else "make" if destination.startswith("store:") else "empty"

@@ -1,4 +1,4 @@
-"""Images, descriptors and platforms as plain JSON values; the names are stable for programs."""
+"""Images, platforms and handlers as JSON values, whose names are stable for programs, and as texts of tables."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import imagestore.platforms as platforms
+from imagestore.cli import render
 from imagestore.errors import UnsupportedError
+from imagestore.util.text import size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Set
+    from collections.abc import Iterable, Iterator, Mapping, Set
 
     from imagestore.config import Finding, HandlerPlatform
     from imagestore.oci.select import Verdict
     from imagestore.platforms import Platform
     from imagestore.store.image import Image
+    from imagestore.store.maintenance.usage import StoreUsage
 
 
 #: Of the year 9999, the last that RFC 3339 can say.
@@ -39,7 +42,7 @@ _MARKS: Final = {0: "CHOSEN", 1: "2nd", 2: "3rd"}
 
 
 def verdict(value: Verdict) -> str:
-    """What became of an entry, as a cell of a matrix shows it: its place among those that fit, or the rule."""
+    """An entry's verdict as a cell of a matrix: its rank among those that fit, or the rule that refused it."""
     return str(value.rule) if value.rank is None else _MARKS.get(value.rank, f"{value.rank + 1}th")
 
 
@@ -80,7 +83,7 @@ def handler(resolved: HandlerPlatform) -> dict[str, Any]:
 
 
 def finding(found: Finding) -> dict[str, Any]:
-    """What is said about a configuration."""
+    """A fault of a configuration."""
     return {
         "severity": found.severity.value,
         "file": found.location.file,
@@ -88,16 +91,25 @@ def finding(found: Finding) -> dict[str, Any]:
         "key": found.key,
         "text": found.text,
         "hint": found.hint,
-        "mend": found.hint,  # its name until 1.0, for scripts that read it
+        "mend": found.hint,  # the member's name until 1.0, for scripts that read it
     }
+
+
+def key(reference: str, handler: str) -> dict[str, Any]:
+    """The names of one record."""
+    return {"reference": reference, "runtimeHandler": handler}
+
+
+def keys(values: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """The names of several records."""
+    return [key(*each) for each in values]
 
 
 def image(value: Image, pins: Set[str]) -> dict[str, Any]:
     """One record; ``pins`` are the references that the configuration pins."""
     record = value.record
     return {
-        "reference": record.reference,
-        "runtimeHandler": record.handler,
+        **key(record.reference, record.handler),
         "id": str(record.image_id),
         "platform": platform(record.platform),
         "wantedPlatform": record.wanted,
@@ -129,14 +141,63 @@ def image_in_full(value: Image, pins: Set[str]) -> dict[str, Any]:
     }
 
 
+#: Of the table of images.
+IMAGE_HEADINGS: Final = ("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "IMAGE ID", "SIZE")
+
+
+def facts(shown: Mapping[str, Any], references: Iterable[str], layers: Iterable[str]) -> list[tuple[str, str]]:
+    """An image (see image_in_full) as lines of a table; members that a CRI server doesn't have are null."""
+    return [
+        *(("reference", each) for each in references),
+        ("runtime handler", shown["runtimeHandler"] or "-"),
+        ("image id", shown["id"]),
+        ("platform", (shown["platform"] or {}).get("text", "-")),
+        ("wanted platform", str(shown["wantedPlatform"] or "-")),
+        ("target", pointer(shown["target"])),
+        ("manifest", pointer(shown["manifest"])),
+        ("size", size(shown["size"])),
+        ("updated", shown["updatedAt"] or "-"),
+        *((name.lower(), render.shortened(value)) for name, value in (shown["config"] or {}).items() if value),
+        *(("warning", str(each)) for each in shown["warnings"] or ()),
+        *(("layer", each) for each in layers),
+    ]
+
+
+def pointer(value: object) -> str:
+    """A descriptor from outside in a line of a table; ``-`` if there is none.
+
+    >>> pointer({"digest": "sha256:1", "mediaType": "text/plain"}), pointer(None)
+    ('sha256:1 (text/plain)', '-')
+    """
+    match value:
+        case {"digest": str(digest), "mediaType": str(media_type)}:
+            return f"{digest} ({media_type})"
+    return "-"
+
+
 def time(seconds: float) -> str:
-    """Seconds since 1970 as RFC 3339 in UTC; what lies beyond its years is the last moment of them.
+    """Seconds since 1970 as RFC 3339 in UTC; after the year 9999, its last second.
 
     >>> time(0.25), time(1e300)
     ('1970-01-01T00:00:00.250Z', '9999-12-31T23:59:59.000Z')
     """
     moment = datetime.fromtimestamp(min(seconds, _LAST_SECOND), UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def minute(seconds: float) -> str:
+    """Seconds since 1970 as RFC 3339 in UTC, without seconds; for tables."""
+    return f"{time(seconds)[:16]}Z"
+
+
+def sizes(usage: StoreUsage) -> list[tuple[str, str]]:
+    """What takes space in a store, and how much; for tables."""
+    return [
+        ("content of images", size(usage.kept_bytes)),
+        ("content of no image", size(usage.other_bytes)),
+        (f"unfinished ({usage.ingests})", size(usage.ingest_bytes)),
+        ("records", size(usage.metadata_bytes)),
+    ]
 
 
 _HUB: Final = "docker.io/"
@@ -156,7 +217,7 @@ def familiar(reference: str) -> tuple[str, str]:
         short = _short(name)
         if short:
             return short, tag
-    # What isn't plain is judged by the whole grammar, which takes several times as long.
+    # Other names are parsed by the whole grammar, which takes several times as long.
     from imagestore.oci.reference import Reference
 
     parsed = Reference.parse(reference)
@@ -165,7 +226,7 @@ def familiar(reference: str) -> tuple[str, str]:
 
 
 def _short(name: str) -> str:
-    """The short form where it is plain; empty where it needs thought."""
+    """The short form of a simple name; empty for others."""
     if not name.startswith(_HUB):
         return name
     path = name[len(_HUB) :]

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore.cli import complete, options, render
-from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.options import access_options, handler_option
+from imagestore.cli import completion, options, render
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.options import access_options, handler_option, output_option, refuse_together
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import DocumentError
 from imagestore.oci.image_config import ImageConfig
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where to look, and for whom.
+    """The registry or the store, and the choice of a manifest.
 
     Attributes:
-        handler: the runtime handler whose manifest is meant; None for the default handler's.
-        platform: the platform whose manifest is meant, instead of a handler's.
+        handler: whose manifest is meant; None for the default handler's.
+        platform: whose manifest is meant, instead of a handler's.
         is_local: look into the store, and ask no registry.
     """
 
@@ -48,10 +47,12 @@ class _Source:
         return self.handler is not None or self.platform is not None
 
     def target(self, app: App, reference: str) -> tuple[Descriptor, bytes]:
-        """What the reference itself means, an index or a manifest."""
+        """The reference's target, an index or a manifest."""
         if self.is_local:
+            from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+
             descriptor = self._kept(app, reference).target
-            return descriptor, _read(app, descriptor)
+            return descriptor, app.store.content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
         parsed = Reference.parse(reference)
         with cancelled_by_signals() as token:
             client = app.store.registry
@@ -73,16 +74,10 @@ class _Source:
         return app.store.get(reference, runtime_handler=self.handler)
 
 
-def _read(app: App, descriptor: Descriptor) -> bytes:
-    from imagestore.oci.decode import MAX_DOCUMENT_BYTES
-
-    return app.store.content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
-
-
 def _with_source(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say which document is meant; it gets the app, the source and the reference."""
+    """The options that say which document is meant; the command gets app, source, reference and output."""
 
-    @click.argument("reference", shell_complete=complete.images)
+    @click.argument("reference", shell_complete=completion.images)
     @handler_option("The manifest for this runtime handler.")
     @click.option("--platform", metavar="P", help="The manifest for this platform, for example linux/arm64.")
     @click.option("--local", "is_local", is_flag=True, help="Look into the store, and ask no registry.")
@@ -100,8 +95,7 @@ def _with_source(function: Callable[..., None]) -> Callable[..., None]:
         anonymous: bool,
         output: str,
     ) -> None:
-        if runtime_handler is not None and platform is not None:
-            raise click.UsageError("--runtime-handler and --platform exclude each other")
+        refuse_together(runtime_handler=runtime_handler, platform=platform)
         if is_local and (platform is not None or creds_stdin or anonymous):
             raise click.UsageError("--local asks no registry, and shows what a runtime handler has")
         if not is_local:
@@ -110,16 +104,6 @@ def _with_source(function: Callable[..., None]) -> Callable[..., None]:
         function(app, _Source(runtime_handler, platform, is_local), reference, output)
 
     return _command
-
-
-def _write(raw: bytes, descriptor: Descriptor, output: str) -> None:
-    """A document as it is, or in JSON with its descriptor."""
-    if output == "json":
-        render.dump_json({"descriptor": descriptor.members(), "document": json.loads(raw)})
-        return
-    sys.stdout.flush()
-    sys.stdout.buffer.write(raw)
-    sys.stdout.buffer.flush()
 
 
 @click.command()
@@ -137,7 +121,10 @@ def manifest(app: App, source: _Source, reference: str, output: str) -> None:
         descriptor, raw, _ = source.chosen(app, reference)
     else:
         descriptor, raw = source.target(app, reference)
-    _write(raw, descriptor, output)
+    if output == "json":
+        render.dump_json({"descriptor": descriptor.members(), "document": json.loads(raw)})
+    else:
+        render.write_raw(raw)
 
 
 @click.command("image-config")
@@ -148,13 +135,13 @@ def image_config(app: App, source: _Source, reference: str, output: str) -> None
     \b
     imagestore image-config python:3 | jq .config.Env
     """
-    config = _config(source, app, reference)
+    config = source.chosen(app, reference)[2]
+    if config is None:
+        raise DocumentError(f"image {reference}", ["is an artifact, which has no image config"])
     if output == "json":
         render.dump_json({"id": _id(config), "document": json.loads(config.raw)})
-        return
-    sys.stdout.flush()
-    sys.stdout.buffer.write(config.raw)
-    sys.stdout.buffer.flush()
+    else:
+        render.write_raw(config.raw)
 
 
 @click.command()
@@ -162,10 +149,8 @@ def image_config(app: App, source: _Source, reference: str, output: str) -> None
 def digest(app: App, source: _Source, reference: str, output: str) -> None:
     """Print the digest that REFERENCE leads to now; with a handler or a platform that of the manifest it would get."""
     descriptor = source.chosen(app, reference)[0] if source.is_chosen else source.target(app, reference)[0]
-    if output == "json":
-        render.dump_json({"reference": str(Reference.parse(reference)), "descriptor": descriptor.members()})
-        return
-    print(descriptor.digest)
+    shown = {"reference": str(Reference.parse(reference)), "descriptor": descriptor.members()}
+    render.show(output, shown, [str(descriptor.digest)])
 
 
 @click.command()
@@ -187,13 +172,6 @@ def history(app: App, source: _Source, reference: str, output: str) -> None:
         for step in steps
     ]
     render.table(("CREATED", "CREATED BY", "SIZE", "COMMENT"), rows)
-
-
-def _config(source: _Source, app: App, reference: str) -> ImageConfig:
-    config = source.chosen(app, reference)[2]
-    if config is None:
-        raise DocumentError(f"image {reference}", ["is an artifact, which has no image config"])
-    return config
 
 
 def _id(config: ImageConfig) -> str:

@@ -79,21 +79,32 @@ def exit_status(error: errors.ImageStoreError) -> ExitStatus:
 
 
 def say(line: str) -> None:
-    """Write a line to standard error; where that can't be written, the exit status still tells."""
+    """Write a line to standard error; if that fails, the exit status remains."""
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr)
 
 
+def note(text: str) -> None:
+    """Write a line to standard error with the program's name in front."""
+    say(f"imagestore: {printable(text)}")
+
+
+def warn(subject: str, warnings: Iterable[str]) -> None:
+    """Write warnings about an object to standard error; its name may be empty."""
+    for warning in warnings:
+        note(f"warning: {subject}: {warning}" if subject else f"warning: {warning}")
+
+
 def say_untried(work: Iterable[tuple[str, str]]) -> None:
-    """Say which references and runtime handlers a failure kept from being tried."""
+    """Name the references and runtime handlers that weren't tried because of a failure."""
     untried = [f"{reference} for {handler}" if handler else reference for reference, handler in work]
     if untried:
-        say(f"imagestore: not tried after the failure below: {printable(', '.join(untried))}")
+        note(f"not tried after the failure below: {', '.join(untried)}")
 
 
 def report(error: errors.ImageStoreError) -> ExitStatus:
     """Write one line (and the hint on a second) to standard error; return the exit status."""
-    say(f"imagestore: {printable(str(error))}")
+    note(str(error))
     if error.hint:
         say(f"  hint: {printable(error.hint)}")
     return exit_status(error)
@@ -101,11 +112,11 @@ def report(error: errors.ImageStoreError) -> ExitStatus:
 
 @contextlib.contextmanager
 def needed(extra: str, *, what: str) -> Iterator[None]:
-    """For a block of imports.
+    """Turn a failed import of the block into an error that says what to install.
 
     Args:
-        extra: its name in ``pip install 'imagestore[…]'``.
-        what: what asks for it, for the message.
+        extra: of ``pip install 'imagestore[…]'``.
+        what: the option or command that needs it.
 
     Raises:
         ConfigError: a package isn't installed.
@@ -114,7 +125,7 @@ def needed(extra: str, *, what: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "imagestore").partition(".")[0] == "imagestore":
-            raise  # a fault of ours, which no installation fixes
+            raise  # a bug of ours, which no installation fixes
         raise ConfigError(
             f"{what}: expected the package {error.name}, it is not installed",
             hint=f"pip install 'imagestore[{extra}]'",

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imagestore.cli import complete, describe, render
-from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli import completion, describe, render
+from imagestore.cli.app import App, pass_app
 from imagestore.cli.exit_codes import say
-from imagestore.cli.options import all_of, handlers_option, progress_option
+from imagestore.cli.options import all_of, handlers_option, output_option, progress_option, refuse_together
+from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import InvalidInputError
 from imagestore.store import record_lookup
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 _PIPE = "-"
 
 
-#: What both commands have.
 _shared_options = all_of(
     handlers_option("For this handler; may be repeated. Default: the configured default handler."),
     click.option("--all-handlers", is_flag=True, help="For every handler."),
@@ -34,7 +34,7 @@ _shared_options = all_of(
 
 @click.command()
 @click.argument("file")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete.images)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=completion.images)
 @_shared_options
 @click.option("--all-platforms", is_flag=True, help="Every manifest that the store has whole, for any handler.")
 @click.option(
@@ -74,13 +74,11 @@ def export(
     Without options the default handler's image goes, and of its index only the manifest that is in the store. The same
     images give the same bytes.
     """
-    from imagestore.cli import progress as shown
     from imagestore.store.archive.contents import ArchiveFormat
     from imagestore.store.archive.exporting import ExportOptions, ExportShape
 
-    _check_exclusive(handlers, all_handlers, platform)
-    if platform and all_platforms:
-        raise click.UsageError("--platform and --all-platforms exclude each other")
+    refuse_together(runtime_handler=handlers, all_handlers=all_handlers, platform=platform or None)
+    refuse_together(platform=platform or None, all_platforms=all_platforms)
     if file == _PIPE and (output == "json" or form == "oci"):
         raise click.UsageError("standard output can't carry the archive and also JSON, or a folder")
     if file == _PIPE and sys.__stdout__ is None:
@@ -88,27 +86,27 @@ def export(
     for name in names:
         record_lookup.refuse_unreadable(name)
     options = ExportOptions(handlers, all_handlers, platform, all_platforms, ArchiveFormat(form), ExportShape(shape))
-    # What goes elsewhere may be removed then: as much a way out of a full disk as a removal.
+    # An export may be the first step to free a full disk.
     app.missing, app.is_freeing = "refuse", True
-    with cancelled_by_signals() as token, shown.observer(progress) as observer:
+    with cancelled_by_signals() as token, observer_for(progress) as observer:
         report = app.store.export_images(names, file, options=options, observer=observer, cancel=token)
     if output == "json":
         render.dump_json({"images": [_exported(image) for image in report.images], "size": report.size})
         return
-    tell = say if file == _PIPE else print
+    write = say if file == _PIPE else print
     for image in report.images:
-        tell(f"{image.reference}: {', '.join(map(render.printable, image.platforms))}")
+        write(f"{image.reference}: {', '.join(map(render.printable, image.platforms))}")
         if image.left_out:
             others = ", ".join(map(render.printable, image.left_out))
-            tell(f"{image.reference}: not in the archive: {others}")
-    tell(f"{render.size(report.size)} written to {render.printable(file)}")
+            write(f"{image.reference}: not in the archive: {others}")
+    write(f"{render.size(report.size)} written to {render.printable(file)}")
 
 
 @click.command("import")
 @click.argument("file")
 @_shared_options
 @click.option(
-    "--all-platforms", is_flag=True, help="Keep every manifest of the archive besides those that handlers chose."
+    "--all-platforms", is_flag=True, help="Keep every manifest of the archive, not only those that handlers chose."
 )
 @click.option("--image", "images", metavar="NAME", multiple=True, help="Only this image of the archive; repeatable.")
 @click.option("--name", metavar="REF", default="", help="Record the archive's one image under this reference.")
@@ -127,7 +125,7 @@ def import_(
     name: str,
     replace: bool,
 ) -> None:
-    """Bring images in from FILE ('-': standard input): an OCI layout (tar or folder) or what 'docker save' wrote.
+    """Import images from FILE ('-': standard input): an OCI layout (tar or folder) or what 'docker save' wrote.
 
     The archive, and the layers in it, may be compressed with gzip, bzip2, xz or zstd.
 
@@ -135,34 +133,24 @@ def import_(
     failure the store stays as it was. Names come from the archive, and never move a name of the store to other content
     without --replace.
     """
-    from imagestore.cli import progress as shown
     from imagestore.store.archive.importing import ImportOptions
 
-    _check_exclusive(handlers, all_handlers, platform)
+    refuse_together(runtime_handler=handlers, all_handlers=all_handlers, platform=platform or None)
     app.missing = "make"
     options = ImportOptions(handlers, all_handlers, platform, all_platforms, images, name, replace)
-    with cancelled_by_signals() as token, shown.observer(progress) as observer:
+    with cancelled_by_signals() as token, observer_for(progress) as observer:
         report = app.store.import_images(file, options=options, observer=observer, cancel=token)
-    if output == "json":
-        render.dump_json(
-            {
-                "images": [describe.image(image, app.pins) for image in report.images],
-                "unusedBlobs": report.unused_blobs,
-                "unusedBytes": report.unused_bytes,
-            }
-        )
-        return
-    for image in report.images:
-        print(f"{image.reference} ({image.runtime_handler}): {image.id}")
+    lines = [f"{image.reference} ({image.runtime_handler}): {image.id}" for image in report.images]
     if report.unused_blobs:
         blobs = counted(report.unused_blobs, "blob")
         verb = "was" if report.unused_blobs == 1 else "were"
-        print(f"{blobs} ({render.size(report.unused_bytes)}) of the archive {verb} not needed")
-
-
-def _check_exclusive(handlers: tuple[str, ...], all_handlers: bool, platform: str) -> None:
-    if bool(handlers) + all_handlers + bool(platform) > 1:
-        raise click.UsageError("--runtime-handler, --all-handlers and --platform exclude each other")
+        lines.append(f"{blobs} ({render.size(report.unused_bytes)}) of the archive {verb} not needed")
+    shown = {
+        "images": [describe.image(image, app.pins) for image in report.images],
+        "unusedBlobs": report.unused_blobs,
+        "unusedBytes": report.unused_bytes,
+    }
+    render.show(output, shown, lines)
 
 
 def _exported(image: ExportedImage) -> dict[str, object]:

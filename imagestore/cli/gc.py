@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 import click
 
-from imagestore.cli import render
-from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.options import duration_option, handler_option
+from imagestore.cli import describe, render
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.options import duration_option, handler_option, output_option
 from imagestore.errors import ImageStoreError, UndeletableError
 from imagestore.util.text import counted
 
@@ -16,17 +16,19 @@ if TYPE_CHECKING:
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.maintenance.eviction import EvictionPolicy, EvictionReport
 
-#: What a collection that failed doesn't tell.
+#: Unknown after a collection that failed.
 _UNKNOWN: Final = dict.fromkeys(("blobs", "ingests", "bytesFreed", "keptBlobs", "failures"))
 
 
 @click.command()
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be removed and freed.")
-@click.option("--keep-last", type=click.IntRange(min=0), metavar="N", help="Spare the newest N of each repository.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only show what would be removed and freed.")
+@click.option("--keep-last", type=click.IntRange(min=0), metavar="N", help="Keep the newest N of each repository.")
 @duration_option("--unused-for", help="Remove images that weren't pulled or used for so long, for example 7d.")
-@click.option("--high", type=click.FloatRange(0, 100), metavar="PERCENT", help="Remove when the disk is fuller.")
 @click.option(
-    "--low", type=click.FloatRange(0, 100), metavar="PERCENT", help="Then go on down to this [default: high]."
+    "--high", type=click.FloatRange(0, 100), metavar="PERCENT", help="Remove images if disk usage is above this."
+)
+@click.option(
+    "--low", type=click.FloatRange(0, 100), metavar="PERCENT", help="Stop at this disk usage [default: high]."
 )
 @click.option(
     "--strays", is_flag=True, help="Also delete what a shared store's bucket has and its database doesn't name."
@@ -60,7 +62,7 @@ def gc(
     app.is_freeing = not dry_run
     rules = _policy(app, (keep_last, unused_for, high, low), runtime_handler)
     evicted = None if rules is None else _evict(app, rules, dry_run=dry_run)
-    # At once: what is gone is told, however the collection ends.
+    # Printed before the collection, which may fail.
     for each in evicted.evicted if evicted is not None and output != "json" else ():
         verb = "would remove" if dry_run else "removed"
         print(f"{verb} {render.printable(each.record.reference)} ({each.record.handler}): {each.reason}")
@@ -71,12 +73,12 @@ def gc(
         failure, report = error, cast("GarbageReport", error.report)
     except (ImageStoreError, KeyboardInterrupt):
         if evicted is not None and output == "json":
-            render.dump_json({**_evicted_json(evicted), **_UNKNOWN, "dryRun": dry_run})
+            render.dump_json({**evicted_json(evicted), "dryRun": dry_run, **_UNKNOWN})
         raise
     stray = app.store.sweep_strays() if strays else None
     if output == "json":
         found = {} if stray is None else {"strays": stray}
-        render.dump_json({**_evicted_json(evicted), **_garbage_json(report, evicted), **found})
+        render.dump_json({**evicted_json(evicted), "dryRun": dry_run, **garbage_json(report, evicted), **found})
     else:
         _print(app, report, evicted)
         if stray is not None:
@@ -89,7 +91,7 @@ def _evict(app: App, rules: EvictionPolicy, *, dry_run: bool) -> EvictionReport:
     try:
         return app.store.evict(rules, dry_run=dry_run)
     except UndeletableError as error:
-        return cast("EvictionReport", error.report)  # the collection that follows tries again, and tells
+        return cast("EvictionReport", error.report)  # the collection below tries again, and reports
 
 
 def _print(app: App, report: GarbageReport, evicted: EvictionReport | None) -> None:
@@ -113,7 +115,7 @@ def _print(app: App, report: GarbageReport, evicted: EvictionReport | None) -> N
 
 
 def _kept(report: GarbageReport, evicted: EvictionReport | None) -> int:
-    """How many blobs stay; the collection of a plan still sees those of the images that would go."""
+    """How many blobs stay; the collection of a dry run still counts those of the images to be evicted."""
     return report.kept_blobs - (evicted.blobs_freed if evicted is not None and report.dry_run else 0)
 
 
@@ -130,7 +132,7 @@ def _policy(
     from imagestore.store.maintenance.eviction import EvictionPolicy
 
     if handler:
-        # Refuses an unknown handler, which would let everything stay.
+        # Refuses an unknown handler, for which nothing would be evicted.
         app.store.list(runtime_handler=handler)
     return EvictionPolicy(
         keep_last=keep_last,
@@ -141,9 +143,9 @@ def _policy(
     )
 
 
-def _garbage_json(report: GarbageReport, evicted: EvictionReport | None) -> dict[str, object]:
+def garbage_json(report: GarbageReport, evicted: EvictionReport | None = None) -> dict[str, object]:
+    """A collection, with the numbers of the eviction in front of it."""
     return {
-        "dryRun": report.dry_run,
         "blobs": [str(digest) for digest in report.digests],
         "ingests": list(report.ingests),
         "bytesFreed": report.bytes_freed + (evicted.bytes_freed if evicted is not None else 0),
@@ -152,11 +154,13 @@ def _garbage_json(report: GarbageReport, evicted: EvictionReport | None) -> dict
     }
 
 
-def _evicted_json(evicted: EvictionReport | None) -> dict[str, object]:
+def evicted_json(evicted: EvictionReport | None) -> dict[str, object]:
+    """The evicted images; no member without an eviction."""
     if evicted is None:
         return {}
-    shown = [
-        {"reference": each.record.reference, "runtimeHandler": each.record.handler, "reason": each.reason}
-        for each in evicted.evicted
-    ]
-    return {"evicted": shown}
+    return {
+        "evicted": [
+            {**describe.key(each.record.reference, each.record.handler), "reason": each.reason}
+            for each in evicted.evicted
+        ]
+    }

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imagestore.cli import complete, describe, render
-from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli import completion, describe, render
+from imagestore.cli.app import App, pass_app
 from imagestore.cli.describe import familiar
-from imagestore.cli.options import handler_option
+from imagestore.cli.options import handler_option, output_option
 from imagestore.metadata.sqlite.summaries import ImageSummary, read_summaries
 from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", required=False, shell_complete=complete.images)
+@click.argument("name", required=False, shell_complete=completion.images)
 @handler_option("Only images of this handler.")
 @click.option("-q", "--quiet", is_flag=True, help="Only image ids, in place of the table.")
 @click.option("--no-trunc", is_flag=True, help="Whole image ids.")
@@ -44,35 +44,30 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
     if name is not None and not name:
         raise click.UsageError("an empty name means no image")
     if app.remote is not None:
-        from imagestore.cli.remote import images as remote
+        from imagestore.cli import remote
 
         remote.refuse_empty_handler(runtime_handler)
         remote.show_list(app.service, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
         return
-    _show(app, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
-
-
-def _show(app: App, name: str | None, handler: str | None, *, is_quiet: bool, has_whole_ids: bool, output: str) -> None:
     if name is not None and not _is_pattern(name):
         record_lookup.refuse_unreadable(name)
     app.missing = "unnamed"
     if output == "json":
-        shown = _listed(app, name, handler)
+        shown = _listed(app, name, runtime_handler)
         render.dump_json({"images": [describe.image(each, app.pins) for each in shown]})
         return
-    found = _summaries(app, name, handler)
-    if is_quiet:
+    found = _summaries(app, name, runtime_handler)
+    if quiet:
         print("".join([f"{each.image_id}\n" for each in found]), end="")
         return
-    headings = ("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "IMAGE ID", "SIZE")
-    render.table(headings, _rows(found, has_whole_ids=has_whole_ids))
+    render.table(describe.IMAGE_HEADINGS, _rows(found, has_whole_ids=no_trunc))
 
 
 def _summaries(app: App, name: str | None, handler: str | None) -> list[ImageSummary]:
-    """What the table shows; without conditions straight from the database: no store, no configuration."""
+    """The lines of the table; without conditions straight from the database, without store and configuration."""
     if name is None and handler is None and not app.is_shared:
         if app.given_config is not None and not os.access(app.given_config, os.R_OK):
-            _ = app.config  # says why
+            _ = app.config  # raises with the reason
         found = read_summaries(app.root / "metadata.db")
         if found is not None:
             return found
@@ -122,7 +117,7 @@ def _rows(images: Iterable[ImageSummary], *, has_whole_ids: bool) -> Iterator[tu
 
 
 @click.command()
-@click.argument("name", shell_complete=complete.images)
+@click.argument("name", shell_complete=completion.images)
 @handler_option("This handler's image; by default the default handler's.")
 @output_option
 @pass_app
@@ -132,9 +127,9 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
     NAME is a reference, an image id or the beginning of one (four digits or more), or name@digest.
     """
     if app.remote is not None:
-        from imagestore.cli.remote.images import show_image
+        from imagestore.cli import remote
 
-        show_image(app.service, name, runtime_handler, output=output)
+        remote.show_image(app.service, name, runtime_handler, output=output)
         return
     record_lookup.refuse_unreadable(name)
     app.missing = "unnamed"
@@ -143,18 +138,5 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
     if output == "json":
         render.dump_json(shown)
         return
-    facts = [
-        ("reference", shown["reference"]),
-        ("runtime handler", shown["runtimeHandler"]),
-        ("image id", shown["id"]),
-        ("platform", shown["platform"]["text"]),
-        ("wanted platform", shown["wantedPlatform"]),
-        ("target", f"{shown['target']['digest']} ({shown['target']['mediaType']})"),
-        ("manifest", f"{shown['manifest']['digest']} ({shown['manifest']['mediaType']})"),
-        ("size", render.size(shown["size"])),
-        ("updated", shown["updatedAt"]),
-        *((name.lower(), render.shortened(value)) for name, value in (shown["config"] or {}).items() if value),
-        *(("warning", warning) for warning in shown["warnings"]),
-        *(("layer", f"{layer['path']} ({render.size(layer['size'])})") for layer in shown["layers"]),
-    ]
-    render.table(("FIELD", "VALUE"), facts)
+    layers = [f"{each.get('path', each['digest'])} ({render.size(each['size'])})" for each in shown["layers"]]
+    render.table(("FIELD", "VALUE"), describe.facts(shown, [shown["reference"]], layers))

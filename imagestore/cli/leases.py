@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagestore.cli import describe, render
-from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.options import duration_option
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.options import duration_option, output_option
 from imagestore.errors import InvalidInputError, LeaseNotFoundError
 from imagestore.oci.digest import Digest
 
@@ -38,7 +38,13 @@ def list_leases(app: App, output: str) -> None:
         return
     headings = ("LEASE", "CREATED", "EXPIRES", "BLOBS", "FLAT")
     rows = [
-        (each.id, describe.time(each.created_at), _end(each), str(_count(app, each)), "yes" if each.is_flat else "")
+        (
+            each.id,
+            describe.time(each.created_at),
+            _end(each),
+            str(len(_held(app, each)[0])),
+            "yes" if each.is_flat else "",
+        )
         for each in found
     ]
     render.table(headings, rows)
@@ -76,10 +82,7 @@ def create(
     made = app.store.metadata.leases.create(
         lease_id or f"user-{uuid.uuid4().hex}", lifetime_seconds=expires or math.inf, labels=kept, content=held
     )
-    if output == "json":
-        render.dump_json(_json(app, made))
-        return
-    print(render.printable(made.id))
+    render.show(output, _json(app, made), [made.id])
 
 
 @leases.command()
@@ -96,10 +99,7 @@ def renew(app: App, lease_id: str, expires: float, output: str) -> None:
         metadata.leases.renew(lease_id, lifetime_seconds=expires or math.inf)
         renewed = metadata.leases.get(lease_id)
     assert renewed is not None
-    if output == "json":
-        render.dump_json(_json(app, renewed))
-        return
-    print(f"{render.printable(lease_id)}: expires {_end(renewed)}")
+    render.show(output, _json(app, renewed), [f"{lease_id}: expires {_end(renewed)}"])
 
 
 @leases.command()
@@ -116,8 +116,7 @@ def delete(app: App, lease_ids: tuple[str, ...], output: str) -> None:
             (deleted if app.store.metadata.leases.delete(lease_id) else missing).append(lease_id)
     finally:
         # Also what was done before a failure.
-        if output == "json":
-            render.dump_json({"deleted": deleted})
+        render.show(output, {"deleted": deleted}, ())
     if missing:
         raise LeaseNotFoundError(f"leases not in the store: {', '.join(missing)}")
 
@@ -133,31 +132,23 @@ def _end(lease: Lease) -> str:
     return "never" if math.isinf(lease.expires_at) else describe.time(lease.expires_at)
 
 
-def _count(app: App, lease: Lease) -> int:
-    return len(_content(app, lease))
-
-
-def _content(app: App, lease: Lease) -> tuple[Digest, ...]:
+def _held(app: App, lease: Lease) -> tuple[tuple[Digest, ...], tuple[str, ...]]:
+    """The content and the images that a lease holds; nothing if it was released since it was listed."""
+    metadata = app.store.metadata
     try:
-        return app.store.metadata.leases.content(lease.id)
-    except LeaseNotFoundError:  # released since it was listed
-        return ()
-
-
-def _images(app: App, lease: Lease) -> tuple[str, ...]:
-    try:
-        return app.store.metadata.leases.images(lease.id)
-    except LeaseNotFoundError:  # released since it was listed
-        return ()
+        return metadata.leases.content(lease.id), metadata.leases.images(lease.id)
+    except LeaseNotFoundError:
+        return (), ()
 
 
 def _json(app: App, lease: Lease) -> dict[str, Any]:
+    content, images = _held(app, lease)
     return {
         "id": lease.id,
         "createdAt": describe.time(lease.created_at),
         "expiresAt": None if math.isinf(lease.expires_at) else describe.time(lease.expires_at),
         "flat": lease.is_flat,
         "labels": dict(lease.labels),
-        "content": [str(digest) for digest in _content(app, lease)],
-        "images": list(_images(app, lease)),
+        "content": [str(digest) for digest in content],
+        "images": list(images),
     }

@@ -15,91 +15,20 @@ import click
 import imagestore.errors as errors
 from imagestore._version import __version__
 from imagestore.cli import signals
-from imagestore.cli.app import App, GivenPath, StoreRoot
-from imagestore.cli.exit_codes import MEANINGS, ExitStatus, report, say
-from imagestore.cli.lazy import LazyGroup
-from imagestore.util.text import printable
+from imagestore.cli.app import App, RemoteOptions
+from imagestore.cli.commands import SECTIONS, LazyGroup
+from imagestore.cli.exit_codes import MEANINGS, ExitStatus, note, report
+from imagestore.cli.options import GivenPath, StoreRoot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import TextIO
 
-    from imagestore.cli.lazy import Table
-    from imagestore.cli.remote.connect import RemoteOptions
-
-#: The commands under the headings of --help; each with its module, attribute and the one line that --help shows, so
-#: that help loads none of them.
-SECTIONS: Final[Mapping[str, Table]] = {
-    "Images": {
-        "pull": ("imagestore.cli.pull", "pull", "Fetch an image for a runtime handler or a platform."),
-        "images": ("imagestore.cli.images", "images", "List images, one line for each (image, runtime handler)."),
-        "inspecti": ("imagestore.cli.images", "inspecti", "Show one image: manifest, config, platform, layers."),
-        "rmi": ("imagestore.cli.rmi", "rmi", "Remove images; 'gc' then frees their bytes."),
-        "tag": ("imagestore.cli.tag", "tag", "Give an image a further reference."),
-        "untag": ("imagestore.cli.tag", "untag", "Take a reference away from an image that has others."),
-        "copy": ("imagestore.cli.copy", "copy", "Copy an image between registries, the store and archives."),
-        "push": ("imagestore.cli.copy", "push", "Copy an image of the store into a registry."),
-        "export": ("imagestore.cli.export_import", "export", "Write images into an archive."),
-        "import": ("imagestore.cli.export_import", "import_", "Bring images in from an archive."),
-        "unpack": ("imagestore.cli.unpack", "unpack", "Unpack an image's root filesystem into a folder."),
-        "bundle": ("imagestore.cli.unpack", "bundle", "Make a bundle that runc and other OCI runtimes start."),
-        "manifest": ("imagestore.cli.documents", "manifest", "Print an image's manifest or index, byte for byte."),
-        "image-config": ("imagestore.cli.documents", "image_config", "Print an image's config, byte for byte."),
-        "digest": ("imagestore.cli.documents", "digest", "Print the digest that a reference leads to."),
-        "history": ("imagestore.cli.documents", "history", "Show the steps that an image was built in."),
-        "match": ("imagestore.cli.match", "match", "Show which manifest each runtime handler would get, and why."),
-    },
-    "Registries": {
-        "login": ("imagestore.cli.auth", "login", "Check credentials at a registry and keep them."),
-        "logout": ("imagestore.cli.auth", "logout", "Forget the credentials of a registry."),
-        "auth": ("imagestore.cli.auth", "auth", "Show how registries are authenticated to."),
-        "hosts": ("imagestore.cli.hosts", "hosts", "Show which hosts would be asked for an image, in which order."),
-        "catalog": ("imagestore.cli.tags", "catalog", "List the repositories of a registry."),
-        "tags": ("imagestore.cli.tags", "tags", "List the tags of a repository in its registry."),
-        "referrers": (
-            "imagestore.cli.referrers",
-            "referrers",
-            "List an image's signatures, attestations and the like.",
-        ),
-    },
-    "Store": {
-        "df": ("imagestore.cli.df", "df", "Show how much space each image takes, alone and shared."),
-        "report": (
-            "imagestore.cli.report",
-            "report",
-            "Report on handlers, matrices, images, disk; as a page of HTML too.",
-        ),
-        "why": ("imagestore.cli.why", "why", "Show what keeps a blob, or an image, from being collected."),
-        "cat": ("imagestore.cli.cat", "cat", "Write a blob of the store to standard output."),
-        "gc": ("imagestore.cli.gc", "gc", "Free the content that no image and no lease needs; evict by rules."),
-        "pin": ("imagestore.cli.pins", "pin", "Spare images from eviction."),
-        "unpin": ("imagestore.cli.pins", "unpin", "Let pinned images be evicted again."),
-        "leases": ("imagestore.cli.leases", "leases", "List, make, renew and delete leases."),
-        "check": ("imagestore.cli.check", "check", "Verify every blob, edge and record; rebuild a damaged database."),
-        "repair": ("imagestore.cli.check", "repair", "Verify, then fetch what is damaged or missing again."),
-        "backup": ("imagestore.cli.backup", "backup", "Copy the records to a file while others go on."),
-        "restore": ("imagestore.cli.backup", "restore", "Put a backup's records in the place of the store's."),
-    },
-    "Nodes and servers": {
-        "serve": ("imagestore.cli.serve", "serve", "Serve the store to node software over unix sockets."),
-        "mirror": ("imagestore.cli.mirror", "mirror", "Write the hosts.toml that points nodes at a mirror."),
-        "node": ("imagestore.cli.node", "node", "The node side: what a kubelet does with images and resources."),
-        "fsinfo": ("imagestore.cli.remote.server_info", "fsinfo", "Show what images use of their file system."),
-        "info": ("imagestore.cli.remote.server_info", "info", "Show whether a CRI server is ready, and its handlers."),
-        "version": ("imagestore.cli.remote.server_info", "version", "Show versions, a CRI server's too."),
-    },
-    "Configuration and tests": {
-        "config": ("imagestore.cli.config", "config", "Check, print or start a configuration."),
-        "completion": ("imagestore.cli.completion", "completion", "Print what makes a shell complete commands."),
-        "tape": ("imagestore.cli.tape", "tape", "Check, show and serve recorded registries."),
-        "record": ("imagestore.cli.record", "record", "Run a command and record what it asks of registries."),
-    },
-}
 
 #: The commands that --endpoint is for.
 REMOTE_COMMANDS: Final = frozenset({"images", "pull", "inspecti", "rmi", "fsinfo", "info", "version", "node"})
 
-#: Folders of content in a root: ours and containerd's, which people give in their place.
+#: Folders of content in a root, ours and containerd's: users give the root instead.
 _CONTENT: Final = ("content", "io.containerd.content.v1.content")
 
 _STATUS_TEXT: Final = "\n".join(
@@ -194,8 +123,7 @@ def cli(
         if not os.path.isdir(source / "blobs"):
             inside = (source / name for name in _CONTENT if os.path.isdir(source / name / "blobs"))
             meant = "".join(f"; {each} has one" for each in inside)
-            told = f"--source {source}: has no folder blobs, so nothing comes from there{meant}"
-            say(f"imagestore: {printable(told)}")
+            note(f"--source {source}: has no folder blobs, so nothing comes from there{meant}")
     app = App(root, config_path, sources, content=content, scope=scope)
     app.remote = _remote(ctx, endpoint, image_endpoint, crictl_config)
     ctx.obj = app
@@ -205,7 +133,7 @@ def cli(
 def _remote(
     ctx: click.Context, endpoint: str | None, image_endpoint: str | None, crictl_config: Path | None
 ) -> RemoteOptions | None:
-    """Which CRI server the options name; None for the local store, which is never left without being told to."""
+    """The CRI server that the options name; None for the local store."""
     if endpoint is None:
         for name, value in (("--image-endpoint", image_endpoint), ("--crictl-config", crictl_config)):
             if value is not None:
@@ -219,7 +147,6 @@ def _remote(
             raise click.UsageError(f"{option} is for a local store, and --endpoint asks a server")
     if crictl_config is not None and endpoint != "crictl":
         raise click.UsageError("--crictl-config needs '--endpoint crictl'")
-    from imagestore.cli.remote.connect import RemoteOptions
 
     return RemoteOptions(endpoint, image_endpoint or "", crictl_config)
 
@@ -230,7 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(work: Callable[[], int]) -> int:
-    """Do a command's work and return its exit status: the one place where errors become exit statuses."""
+    """Run a command and return its exit status: the only place where errors become exit statuses."""
     _prepare_streams()
     signals.raise_on_signals()
     try:
@@ -241,22 +168,22 @@ def run(work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         status = _interrupted()
     except RuntimeError as error:
-        # What Python 3.11 makes of one while a class is defined, as imports do.
+        # Python 3.11 wraps an interrupt that arrives while a class is defined, for example during an import.
         if not isinstance(error.__cause__, KeyboardInterrupt):
             raise
         status = _interrupted()
     except BrokenPipeError:
         status = ExitStatus.FAILURE
     except OSError as error:
-        say(f"imagestore: {printable(str(error.filename or 'output'))}: {error.strerror}")
+        note(f"{error.filename or 'output'}: {error.strerror}")
         status = ExitStatus.FAILURE
     except UnicodeEncodeError as error:
-        # Names of files may be any bytes; every other argument goes to places that take UTF-8 only.
+        # Names of files may be any bytes; other arguments are written where only UTF-8 is possible.
         odd = error.object[error.start]
         word = next((word for word in sys.argv[1:] if odd in word), None)
         if word is None:
             raise
-        say(f"imagestore: argument '{printable(word)}': expected UTF-8")
+        note(f"argument '{word}': expected UTF-8")
         status = ExitStatus.USAGE
     for stream in (sys.stdout, sys.stderr):
         _flush(stream)
@@ -270,16 +197,16 @@ def _invoke(arguments: list[str] | None) -> int:
         return request.exit_code
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
-            error = _told_where_it_goes(error)
-        with contextlib.suppress(OSError):  # the exit status still tells
+            error = _with_place(error)
+        with contextlib.suppress(OSError):  # the exit status remains
             error.show()
         return error.exit_code
     except click.Abort:
         return _interrupted()
 
 
-def _told_where_it_goes(error: click.NoSuchOption) -> click.UsageError:
-    """An error that says where an option of the whole command line goes; the same one for other options."""
+def _with_place(error: click.NoSuchOption) -> click.UsageError:
+    """For a global option after the command, an error that says where it goes; else the same error."""
     if error.ctx is None or not any(error.option_name in option.opts for option in cli.params):
         return error
     command = error.ctx.command_path.partition(" ")[2]
@@ -288,7 +215,7 @@ def _told_where_it_goes(error: click.NoSuchOption) -> click.UsageError:
 
 
 def _interrupted() -> int:
-    say("imagestore: interrupted")
+    note("interrupted")
     return ExitStatus.INTERRUPTED
 
 
@@ -304,7 +231,7 @@ def _prepare_streams() -> None:
 
 
 def _flush(stream: TextIO) -> None:
-    """Write what is buffered; what can't be written is dropped, or the interpreter would fail on it at its end."""
+    """Flush; what can't be written is dropped, or the interpreter would fail on it at exit."""
     try:
         stream.flush()
     except (OSError, ValueError):

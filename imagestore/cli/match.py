@@ -1,4 +1,4 @@
-"""``imagestore match``: entries down, runtime handlers across, and under it the reasons."""
+"""``imagestore match``: a table with a row for each entry and a column for each handler; the reasons below."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import imagestore.platforms as platforms
-from imagestore.cli import complete, describe, render
-from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli import completion, describe, render
+from imagestore.cli.app import App, pass_app
 from imagestore.cli.exit_codes import ExitStatus
-from imagestore.cli.options import handlers_option, host_option, html_option
+from imagestore.cli.options import handlers_option, host_option, html_option, output_option
 from imagestore.errors import StoreError
 from imagestore.util.text import cut
 
@@ -29,7 +29,7 @@ _PLATFORM: Final = 32
 
 
 @click.command()
-@click.argument("reference", required=False, shell_complete=complete.images)
+@click.argument("reference", required=False, shell_complete=completion.images)
 @handlers_option("Only this handler; may be repeated.")
 @click.option(
     "--index",
@@ -77,8 +77,8 @@ def match(
         title = reference
     matrix = Matrix((title,), None, selections)
     if html is not None:
-        from imagestore.cli.html.match_page import match_page
-        from imagestore.cli.html.page import write_page
+        from imagestore.cli.html.markup import write_page
+        from imagestore.cli.html.pages import match_page
 
         write_page(html, match_page(matrix, wanted, app.config.default_handler, app.host), output)
     if output == "json":
@@ -106,7 +106,7 @@ def _from_file(app: App, path: Path, wanted: Mapping[str, HandlerPlatform]) -> d
 
 
 def _content(app: App) -> ContentStore | None:
-    """What a store can add to a file; a file needs none."""
+    """The store's content, if there is a store; a file may do without."""
     try:
         return app.store.content if app.is_shared or app.root.is_dir() else None
     except (OSError, StoreError):
@@ -139,14 +139,14 @@ def _print_matrix(matrix: Matrix) -> None:
         )
         for row in matrix.rows
     ]
-    # Names of handlers are told apart by case, so they stay as they are.
+    # Names of handlers differ by case too, so they stay as they are.
     headings = ("ENTRY", "PLATFORM", "DIGEST", *names)
     if render.fits(headings, rows):
         render.table(headings, rows)
         return
     letters = [chr(ord("A") + number % 26) * (1 + number // 26) for number in range(len(names))]
     verdicts = [[cell.rpartition(".")[2] for cell in cells] for _, _, _, *cells in rows]
-    # One handler's verdicts have to fit next to it.
+    # One handler's verdicts must fit next to it.
     alone = [(max(row[0], "ENTRY", key=len), max(cells, key=len)) for row, cells in zip(rows, verdicts, strict=True)]
     most = min(_PLATFORM, max(_LEAST_PLATFORM, render.room(alone)))
     short = [(row[0], cut(render.printable(row[1]), most), *cells) for row, cells in zip(rows, verdicts, strict=True)]
@@ -160,7 +160,7 @@ def _print_matrix(matrix: Matrix) -> None:
 
 
 def _columns(letters: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[tuple[int, int]]:
-    """Handlers from one to before another that fit the terminal together; at least one, however narrow it is."""
+    """Ranges of handlers that fit the terminal together; at least one handler each."""
     first = 0
     while first < len(letters):
         last = len(letters)

@@ -1,7 +1,8 @@
-"""Options that many commands have: handlers, progress, host, rates, durations, credentials (``app`` has --output)."""
+"""The types of option values, and the options that several commands have."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -9,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from imagestore.cli import complete
-from imagestore.cli.app import GivenPath
+from imagestore.cli import completion
 from imagestore.errors import InvalidInputError
 from imagestore.util.durations import Duration
+from imagestore.util.root_folder import is_database, is_foreign_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from imagestore.registry.credentials.model import Credential, CredentialLookup
 
@@ -23,10 +24,63 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
-def all_of(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Options and arguments that several commands have, in the order of their help."""
+class GivenPath(click.Path):
+    """A path that isn't empty: an unset variable of a script must not mean the current folder.
 
-    def _decorate(function: Any) -> Any:
+    Whether it can be read is checked when it is read, for an error of ours.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(readable=False, **given)
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        """Paths between colons, as click does, without empty ones."""
+        return [each for each in super().split_envvar_value(rv) if each]
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """Refuse an empty text, and read the rest as click does."""
+        if not os.fspath(value):
+            self.fail("expected a path, it is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class StoreRoot(GivenPath):
+    """A store's folder, or the address of a shared one, which stays a text."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """Refuse the addresses of other databases."""
+        if isinstance(value, str) and is_foreign_address(value):
+            self.fail("expected a folder or postgresql://USER@HOST/DATABASE, it is another kind of address", param, ctx)
+        is_address = isinstance(value, str) and is_database(value)
+        return value if is_address else super().convert(value, param, ctx)
+
+
+class OutputFormat(click.Choice[str]):
+    """``table``, ``json``, and further formats of one command; for a file name the error explains redirection."""
+
+    def __init__(self, *more: str) -> None:
+        super().__init__(["table", "json", *more])
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Read it as click does, with a hint."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            hint = "It is the format; to write to a file, redirect the output: > FILE"
+            raise click.BadParameter(f"{error.message} {hint}", ctx, param) from error
+
+
+def all_of(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Several options and arguments as one decorator, in the order of their help."""
+
+    def _decorate(function: F) -> F:
         for each in reversed(decorators):
             function = each(function)
         return function
@@ -34,30 +88,57 @@ def all_of(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return _decorate
 
 
+def refuse_together(**given: Any) -> None:
+    """Refuse options that exclude each other.
+
+    Args:
+        given: values by the options' names, with ``_`` for ``-``; None, False and empty tuples weren't given.
+
+    Raises:
+        click.UsageError: more than one was given.
+    """
+    if sum(value not in (None, False, ()) for value in given.values()) > 1:
+        *names, last = (f"--{name.replace('_', '-')}" for name in given)
+        raise click.UsageError(f"{', '.join(names)} and {last} exclude each other")
+
+
+#: ``--output table|json``; arrives as ``output``.
+output_option = click.option(
+    "-o",
+    "--output",
+    type=OutputFormat(),
+    default="table",
+    show_default=True,
+    help="Output format; json is stable for programs.",
+)
+
+#: ``--html FILE``; arrives as ``html``.
+html_option = click.option(
+    "--html",
+    type=GivenPath(dir_okay=False, path_type=Path, allow_dash=True),
+    metavar="FILE",
+    help="Write one page that needs no network to FILE; - writes it to standard output.",
+)
+
+#: ``--host P``; arrives as ``host``, None for this machine.
+host_option = click.option(
+    "--host", metavar="P", help="Pretend to be a node of this platform, e.g. 'windows(10.0.20348)/amd64'."
+)
+
+
 def handler_option(help_text: str) -> Callable[[F], F]:
     """``--runtime-handler H``; arrives as ``runtime_handler``, None where it isn't given."""
-    return click.option("--runtime-handler", metavar="H", shell_complete=complete.handlers, help=help_text)
-
-
-def html_option(function: F) -> F:
-    """``--html FILE``; arrives as ``html``."""
-    option = click.option(
-        "--html",
-        type=GivenPath(dir_okay=False, path_type=Path, allow_dash=True),
-        metavar="FILE",
-        help="Write one page that needs no network to FILE; - writes it to standard output.",
-    )
-    return option(function)
+    return click.option("--runtime-handler", metavar="H", shell_complete=completion.handlers, help=help_text)
 
 
 def handlers_option(help_text: str) -> Callable[[F], F]:
-    """``--runtime-handler H``, as often as wanted; arrives as ``handlers``."""
+    """``--runtime-handler H``, may be repeated; arrives as ``handlers``."""
     return click.option(
         "--runtime-handler",
         "handlers",
         metavar="H",
         multiple=True,
-        shell_complete=complete.handlers,
+        shell_complete=completion.handlers,
         help=help_text,
     )
 
@@ -75,25 +156,8 @@ def progress_option(
     )
 
 
-def host_option(function: F) -> F:
-    """``--host P``; arrives as ``host``, None for this machine."""
-    option = click.option(
-        "--host", metavar="P", help="Pretend to be a node of this platform, e.g. 'windows(10.0.20348)/amd64'."
-    )
-    return option(function)
-
-
 _RATE: Final = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,3}))? ?([kmgt]?i?b?)(?:/s)?", re.IGNORECASE | re.ASCII)
 _POWERS: Final = "kmgt"
-
-
-def _read(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    if value is None:
-        return None
-    rate = parse_rate(value)
-    if not rate:
-        raise click.BadParameter(f"{value!r}: expected bytes per second above zero, for example 10MiB or 10MiB/s")
-    return rate
 
 
 def parse_rate(text: str) -> int | None:
@@ -113,15 +177,20 @@ def parse_rate(text: str) -> int | None:
     return thousandths * factor // 1000
 
 
-def limit_rate_option(function: F) -> F:
-    """``--limit-rate``; arrives as ``limit_rate``."""
-    option = click.option(
-        "--limit-rate",
-        callback=_read,
-        metavar="RATE",
-        help="Receive no more than this for the pull altogether, for example 10MiB/s.",
-    )
-    return option(function)
+def _rate(text: str) -> int:
+    rate = parse_rate(text)
+    if not rate:
+        raise click.BadParameter(f"{text!r}: expected bytes per second above zero, for example 10MiB or 10MiB/s")
+    return rate
+
+
+#: ``--limit-rate``; arrives as ``limit_rate``, bytes per second.
+limit_rate_option = click.option(
+    "--limit-rate",
+    type=_rate,
+    metavar="RATE",
+    help="Receive no more than this for the pull altogether, for example 10MiB/s.",
+)
 
 
 _LONGEST_DAYS: Final = 36525
@@ -147,29 +216,23 @@ def seconds(text: str) -> float:
 
 
 def duration_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
-    """An option that takes a duration and arrives as seconds; None where it has no default and isn't given."""
+    """A duration; arrives as seconds, None where it isn't given and has no default."""
     return click.option(*names, type=seconds, metavar="DURATION", **settings)
 
 
-_MAX_BYTES: Final = 64 * 1024
-
-
-def access_options(function: F) -> F:
-    """The two options; arrive as ``creds_stdin`` and ``anonymous``."""
-    for option in (
-        click.option("--anonymous", is_flag=True, help="Use no stored login."),
-        click.option(
-            "--creds-stdin",
-            is_flag=True,
-            help="Read USER:PASSWORD for the image's registry from standard input instead of using a stored login.",
-        ),
-    ):
-        function = option(function)
-    return function
+#: ``--creds-stdin`` and ``--anonymous``; see lookup().
+access_options = all_of(
+    click.option(
+        "--creds-stdin",
+        is_flag=True,
+        help="Read USER:PASSWORD for the image's registry from standard input instead of using a stored login.",
+    ),
+    click.option("--anonymous", is_flag=True, help="Use no stored login."),
+)
 
 
 def lookup(host: str, *, creds_stdin: bool, anonymous: bool, has_others: bool = False) -> CredentialLookup | None:
-    """What the options ask for; None means the stored logins.
+    """The credentials that the access options mean; None means the stored logins.
 
     Args:
         host: the registry that credentials from standard input are for.
@@ -180,8 +243,7 @@ def lookup(host: str, *, creds_stdin: bool, anonymous: bool, has_others: bool = 
     Raises:
         InvalidInputError: standard input has no ``user:password``.
     """
-    if creds_stdin and anonymous:
-        raise click.UsageError("--creds-stdin and --anonymous exclude each other")
+    refuse_together(creds_stdin=creds_stdin, anonymous=anonymous)
     if not creds_stdin and not anonymous:
         return None
     from imagestore.registry.credentials.lookup import CredentialResolver
@@ -194,11 +256,14 @@ def lookup(host: str, *, creds_stdin: bool, anonymous: bool, has_others: bool = 
     return CredentialResolver.standard(given) if has_others else CredentialResolver([given])
 
 
+_MAX_BYTES: Final = 64 * 1024
+
+
 def read_line(what: str) -> str:
     """What standard input has, without one line end.
 
     Raises:
-        InvalidInputError: it is too long, or no UTF-8; nothing of it is repeated.
+        InvalidInputError: it is too long, or no UTF-8; the error repeats nothing of it.
     """
     raw = sys.stdin.buffer.read(_MAX_BYTES + 1)
     if len(raw) > _MAX_BYTES:

@@ -43,17 +43,13 @@ if TYPE_CHECKING:
 _WRITING: Final = threading.Lock()
 #: Columns of a terminal below which rows have no bar.
 _LEAST_FOR_BARS: Final = 60
-#: Before that a rate says nothing.
+#: No rate is shown before.
 _LEAST_SECONDS: Final = 0.5
 
 
 @contextlib.contextmanager
 def observer(style: str) -> Iterator[Observer]:
-    """An observer that shows progress while the block runs.
-
-    Args:
-        style: ``auto`` (bars on a terminal, else lines), ``bar``, ``plain``, ``json`` or ``none``.
-    """
+    """An observer of a style: ``auto`` (bars on a terminal, else lines), ``bar``, ``plain``, ``json`` or ``none``."""
     if style == "auto":
         style = "bar" if sys.stderr.isatty() else "plain"
     if style == "bar":
@@ -70,7 +66,7 @@ def _print_line(event: Event) -> None:
 
 
 def _write(line: str) -> None:
-    """One line in one piece, since events come from several threads; a reader that left is no reason to stop."""
+    """Write one line at once, since events come from several threads; a reader that left doesn't stop the work."""
     with _WRITING, contextlib.suppress(OSError):
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
@@ -123,7 +119,7 @@ def sentence(event: Event) -> str:
 
 
 def _about(host: str, reason: str) -> str:
-    """A reason with its host in front; most name it themselves."""
+    """A reason with its host in front, unless it names it already."""
     return reason if host in reason else f"{host}: {reason}"
 
 
@@ -149,11 +145,11 @@ def _bars() -> Iterator[Observer]:
 
 
 class _Bars:
-    """Draws a row for each blob that comes and one for all of them; everything else is a line above the rows.
+    """Draws a row for each blob and one for the total; other events are lines above the rows.
 
     Args:
         progress: draws.
-        has_states: rows say what is done with a blob that has come.
+        has_states: rows show a blob's state, such as "verifying".
     """
 
     def __init__(self, progress: Progress, *, has_states: bool) -> None:
@@ -161,7 +157,7 @@ class _Bars:
         self._has_states = has_states
         self._tasks: dict[str, TaskID] = {}
         self._lock = threading.Lock()
-        #: Bytes that come, and of them those that are here, and those that were when the pull began.
+        #: Bytes to receive, bytes received, and bytes that were there when the pull began; by digest.
         self._sizes: dict[str, int] = {}
         self._received: dict[str, int] = {}
         self._offsets: dict[str, int] = {}
@@ -223,7 +219,7 @@ class _Bars:
 
 
 def _pace(fetched: int, left: int, seconds: float) -> str:
-    """The rate so far and the time left by it, once they mean something.
+    """The rate so far and the time left at it.
 
     >>> _pace(10 << 20, 20 << 20, 5.0)
     ' 2.00MiB/s 10s left'

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import imagestore.platforms as platforms
-from imagestore.cli import complete, describe, options, render
-from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.exit_codes import ExitStatus, say, say_untried
-from imagestore.cli.options import access_options, duration_option, handlers_option, limit_rate_option, progress_option
+from imagestore.cli import completion, describe, options, render
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.exit_codes import ExitStatus, note, say_untried
+from imagestore.cli.options import (
+    access_options,
+    duration_option,
+    handlers_option,
+    limit_rate_option,
+    output_option,
+    progress_option,
+    refuse_together,
+)
 from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import ImageStoreError
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("references", nargs=-1, metavar="REFERENCE...", shell_complete=complete.images)
+@click.argument("references", nargs=-1, metavar="REFERENCE...", shell_complete=completion.images)
 @click.option("--sandbox", is_flag=True, help="Fetch the handler's sandbox (pause) image, for the same platform.")
 @handlers_option(
     "Pull for this handler's platform and keep it under its name; may be repeated. "
@@ -36,7 +44,7 @@ if TYPE_CHECKING:
 @click.option("--all-handlers", is_flag=True, help="Pull for every configured runtime handler.")
 @click.option("--platform", metavar="P", help="Pull for this platform, for example 'windows(10.0.17763)/amd64'.")
 @duration_option("--deadline", help="Give up after this time, for example 90s; what came can be resumed.")
-@click.option("--dry-run", "-n", is_flag=True, help="Only say what would be fetched, and what is here already.")
+@click.option("--dry-run", "-n", is_flag=True, help="Only show what would be fetched, and what is here already.")
 @click.option("--quiet", "-q", is_flag=True, help="Print image ids alone, and no progress.")
 @progress_option()
 @limit_rate_option
@@ -64,8 +72,7 @@ def pull(
     Of a multi-platform image only the manifest that the handler's sandbox can run is fetched. Content that another
     handler's image has already is not fetched again.
     """
-    if (bool(handlers), all_handlers, platform is not None).count(True) > 1:
-        raise click.UsageError("--runtime-handler, --all-handlers and --platform exclude each other")
+    refuse_together(runtime_handler=handlers, all_handlers=all_handlers, platform=platform)
     if quiet and output == "json":
         raise click.UsageError("--quiet and --output json exclude each other")
     if not references and not sandbox:
@@ -80,7 +87,7 @@ def pull(
             "--limit-rate": limit_rate,
         }
         if progress not in ("auto", "none"):
-            raise click.UsageError("--progress is for a local store; CRI tells nothing of a pull's progress")
+            raise click.UsageError("--progress is for a local store; CRI doesn't report a pull's progress")
         _pull_remotely(app, references, handlers, {**local, "--anonymous": anonymous}, creds_stdin, deadline, output)
         return ExitStatus.OK
     if all_handlers:
@@ -128,16 +135,15 @@ def _pull(
         say_untried(work[len(pulled) + 1 :])
         raise
     finally:
-        # Also what came before a failure; but not while bars are drawn, which would take the lines for theirs.
-        if output != "json":
-            for image in pulled:
-                print(image.id if output == "ids" else f"{image.reference} ({image.runtime_handler}): {image.id}")
-        elif pulled:
-            render.dump_json({"images": [describe.image(image, app.pins) for image in pulled]})
+        # Also the images pulled before a failure; after the bars, which would overwrite these lines.
+        if pulled:
+            shown = {"images": [describe.image(image, app.pins) for image in pulled]}
+            whole = (f"{image.reference} ({image.runtime_handler}): {image.id}" for image in pulled)
+            render.show(output, shown, (str(image.id) for image in pulled) if output == "ids" else whole)
 
 
 def _kept(app: App, reference: str) -> Image | None:
-    """What the store has under a reference for the default handler."""
+    """The default handler's image of a reference."""
     found = app.store.list(name=reference, runtime_handler=app.config.default_handler)
     return next((image for image in found if image.reference == str(Reference.parse(reference))), None)
 
@@ -154,20 +160,20 @@ def _plan(
         say_untried(work[len(plans) + 1 :])
         raise
     finally:
-        # Also what was planned before a failure, as a pull shows what came.
+        # Also what was planned before a failure.
         if plans:
             _show_plan(app, plans, output)
     missing = sum(each.added_bytes for each in plans)
     # Each layer is on this machine's disk until the bucket has it.
     free = _free_bytes(app.root)
     if missing > free:
-        say(f"imagestore: {app.root}: the disk has {render.size(free)} free, the pull needs {render.size(missing)}")
+        note(f"{app.root}: the disk has {render.size(free)} free, the pull needs {render.size(missing)}")
         return ExitStatus.STORE
     return ExitStatus.OK
 
 
 def _free_bytes(root: Path) -> int:
-    """What the file system of a folder, or of the one above that it would be made in, has free for this user."""
+    """Free bytes of the file system where a folder is, or would be made."""
     there = next(each for each in (root, *root.absolute().parents) if each.exists())
     return shutil.disk_usage(there).free
 
@@ -181,8 +187,8 @@ def _pull_remotely(
     deadline: float | None,
     output: str,
 ) -> None:
-    """No stored login is sent anywhere: the server may belong to other people."""
-    from imagestore.cli.remote import images as remote
+    """Pull by a CRI server. No stored login is sent to it: it may belong to other people."""
+    from imagestore.cli import remote
     from imagestore.registry.credentials.cri import AuthConfig
 
     remote.refuse_local_options(local)

@@ -1,4 +1,4 @@
-"""``imagestore record -- COMMAND``: run any client, and keep what registries answered as a tape."""
+"""``imagestore record -- COMMAND``: run any client, and keep the registries' answers as a tape."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from imagestore.cli import render
-from imagestore.cli.exit_codes import report
+from imagestore.cli.exit_codes import note, report, say
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -75,16 +75,16 @@ def record(
             )
         if status == 0:
             session.finish()
-    # A command that failed seldom says why it had no answer; without one, finish() has raised what stops a recording.
+    # A command that failed seldom says why it had no answer; after a success, finish() has raised for these problems.
     for line in "\n".join(session.problems).splitlines():
-        click.echo(render.printable(line), err=True)
+        say(render.printable(line))
     if status != 0:
-        click.echo(f"imagestore: the command ended with status {status}; no tape was written", err=True)
+        note(f"the command ended with status {status}; no tape was written")
     if not session.is_recording and session.problems:
         ended = report(
             ConfigError(
                 f"tape {session.path}: it exists, and doesn't answer all that the command asked",
-                hint="--mode new_episodes records what it lacks, --mode rewrite records it anew",
+                hint="--mode new_episodes records what it lacks, --mode rewrite records all of it again",
             )
         )
         ctx.exit(status or ended)
@@ -92,7 +92,7 @@ def record(
         ctx.exit(status)
     verb = "recorded" if session.is_recording else "replayed"
     bodies = f", bodies in {shown_place(session.bodies_folder)}" if session.bodies_folder else ""
-    click.echo(render.printable(f"{session.path}: {verb} {count} requests{bodies}"), err=True)
+    say(render.printable(f"{session.path}: {verb} {count} requests{bodies}"))
 
 
 def _secret(name: str) -> str:
@@ -104,7 +104,7 @@ def _secret(name: str) -> str:
 
 def _run(command: tuple[str, ...], proxy: ProxyServer, hosts: frozenset[str]) -> int:
     def _address(found: re.Match[str]) -> str:
-        # Braces belong to the command, unless they hold a host that this recording knows.
+        # Other braces belong to the command.
         return proxy.url_of(found[1]).partition("://")[2] if found[1] in hosts else found.group()
 
     arguments = [re.sub(r"\{([a-z0-9][a-z0-9._-]*(?::[0-9]+)?)\}", _address, one) for one in command]

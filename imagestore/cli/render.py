@@ -1,7 +1,7 @@
-"""The one renderer: tables for people, JSON for programs.
+"""Output: tables for people, JSON for programs.
 
-Whatever came from a registry, a file or a user may hold terminal control characters; tables and messages escape them,
-JSON is written in ASCII.
+Texts from registries, files and users may hold terminal control characters: tables and messages escape them, JSON is
+written in ASCII.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from imagestore.util.text import size as size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from imagestore.config import Finding
 
 _GAP: Final = "   "
 # Longer values are cut in tables; JSON has them whole.
@@ -37,18 +39,14 @@ def fits(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Whether a table's lines fit the terminal; anything fits a file or a pipe."""
     if not sys.stdout.isatty():
         return True
-    lines = [tuple(printable(cell) for cell in row) for row in (headings, *rows)]
-    return sum(_widths(lines)) + len(_GAP) * (len(headings) - 1) <= shutil.get_terminal_size().columns
+    widths = (max(len(printable(cell)) for cell in column) for column in zip(headings, *rows, strict=True))
+    return sum(widths) + len(_GAP) * (len(headings) - 1) <= shutil.get_terminal_size().columns
 
 
 def room(cells: Iterable[Sequence[str]]) -> int:
     """Characters that a further column may have next to these cells of each line, on the terminal."""
     taken = max((sum(len(cell) + len(_GAP) for cell in line) for line in cells), default=0)
     return shutil.get_terminal_size().columns - taken
-
-
-def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
-    return [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
 
 
 def shortened(value: object) -> str:
@@ -59,3 +57,27 @@ def shortened(value: object) -> str:
 def dump_json(value: Any) -> None:
     """Print one JSON document, indented, in ASCII, with a newline."""
     print(json.dumps(value, indent=2, ensure_ascii=True))
+
+
+def show(output: str, value: object, lines: Iterable[str]) -> None:
+    """Print a result: as JSON, or the lines for people."""
+    if output == "json":
+        dump_json(value)
+        return
+    for line in lines:
+        print(printable(line))
+
+
+def write_raw(raw: bytes) -> None:
+    """Write bytes to standard output as they are."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(raw)
+    sys.stdout.buffer.flush()
+
+
+def print_findings(findings: Iterable[Finding]) -> None:
+    """Print what is wrong with a configuration, a line for each finding and its hint below."""
+    for each in findings:
+        print(f"{each.severity.value}: {printable(str(each))}")
+        if each.hint:
+            print(f"  hint: {printable(each.hint)}")

@@ -1,4 +1,4 @@
-"""``imagestore report``: a look at the whole store, as a page, as text, or as JSON."""
+"""``imagestore df`` and ``report``: what the store has and takes; as text, as JSON, as a page."""
 
 from __future__ import annotations
 
@@ -7,21 +7,92 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import imagestore.platforms as platforms
-from imagestore.cli import complete, describe, render
-from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.options import html_option
+from imagestore.cli import completion, describe, render
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.options import html_option, output_option
 from imagestore.cli.signals import cancelled_by_signals
+from imagestore.errors import StoreMissingError
 from imagestore.util.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Set
     from pathlib import Path
 
+    from imagestore.store.maintenance.usage import ImageUsage, StoreUsage
     from imagestore.store.report import Matrix, Row, StoreReport
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[REFERENCE]...", shell_complete=complete.images)
+@output_option
+@pass_app
+def df(app: App, output: str) -> None:
+    """Show how much space each image takes: in all, alone (freed when it goes), and shared with others."""
+    usage = _usage(app)
+    if output == "json":
+        render.dump_json({"images": [_image_json(each, app.pins) for each in usage.images], **_sizes_json(usage)})
+        return
+    headings = ("IMAGE", "TAG", "RUNTIME HANDLER", "SIZE", "UNIQUE", "SHARED", "LAST USED", "PINNED")
+    render.table(headings, (_row(each, app.pins) for each in usage.images))
+    print()
+    disk = usage.disk
+    free = f"{render.size(disk.free_bytes)} of {render.size(disk.total_bytes)}" if disk.total_bytes else "not counted"
+    render.table(("WHAT", "BYTES"), [*describe.sizes(usage), ("disk free", free)])
+
+
+def _usage(app: App) -> StoreUsage:
+    app.missing = "refuse"
+    try:
+        return app.store.usage()
+    except StoreMissingError:
+        if app.given_root is not None:
+            raise
+        from imagestore.store.maintenance.usage import nothing
+
+        return nothing(app.root)
+
+
+def _row(usage: ImageUsage, pins: Set[str]) -> tuple[str, ...]:
+    from imagestore.store.maintenance.eviction import last_use
+
+    record = usage.record
+    sizes = (render.size(each) for each in (usage.size, usage.unique_bytes, usage.shared_bytes))
+    used = describe.minute(last_use(record))
+    pinned = "yes" if record.is_pinned else "config" if record.reference in pins else ""
+    return (*describe.familiar(record.reference), record.handler, *sizes, used, pinned)
+
+
+def _image_json(usage: ImageUsage, pins: Set[str]) -> dict[str, Any]:
+    from imagestore.store.maintenance.eviction import last_use
+
+    record = usage.record
+    return {
+        "reference": record.reference,
+        "runtimeHandler": record.handler,
+        "id": str(record.image_id),
+        "bytes": usage.size,
+        "uniqueBytes": usage.unique_bytes,
+        "sharedBytes": usage.shared_bytes,
+        "lastUsedAt": describe.time(last_use(record)),
+        "pinned": record.is_pinned or record.reference in pins,
+    }
+
+
+def _sizes_json(usage: StoreUsage) -> dict[str, int]:
+    return {
+        "blobs": usage.blobs,
+        "contentBytes": usage.content_bytes,
+        "keptBytes": usage.kept_bytes,
+        "otherBytes": usage.other_bytes,
+        "ingests": usage.ingests,
+        "ingestBytes": usage.ingest_bytes,
+        "metadataBytes": usage.metadata_bytes,
+        "diskBytes": usage.disk.total_bytes,
+        "diskFreeBytes": usage.disk.free_bytes,
+    }
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[REFERENCE]...", shell_complete=completion.images)
 @html_option
 @output_option
 @pass_app
@@ -40,8 +111,8 @@ def report(app: App, names: tuple[str, ...], html: Path | None, output: str) -> 
     app.missing = "refuse"
     found = gather(app.store, names=names)
     if html is not None:
-        from imagestore.cli.html.page import write_page
-        from imagestore.cli.html.store_page import store_page
+        from imagestore.cli.html.markup import write_page
+        from imagestore.cli.html.pages import store_page
 
         with cancelled_by_signals() as token:
             text = store_page(found, matrices(app.store, found, cancel=token))
@@ -90,16 +161,13 @@ def _print(found: StoreReport, matrices: Iterable[Matrix]) -> None:
         freed.append((f"imagestore gc {options}", str(len(plan.evicted)), bytes_freed))
     render.table(("WOULD FREE", "IMAGES", "BYTES"), freed)
     print()
-    for each in found.findings:
-        print(f"{each.severity.value}: {render.printable(str(each))}")
-        if each.hint:
-            print(f"  hint: {render.printable(each.hint)}")
+    render.print_findings(found.findings)
     if not found.findings:
         print("nothing is wrong with the configuration")
 
 
 def _as_json(found: StoreReport, matrices: Iterable[Matrix], app: App) -> dict[str, Any]:
-    from imagestore.cli import df
+    from imagestore.cli.gc import evicted_json, garbage_json
 
     numbers: dict[str, int] = {}
     return {
@@ -111,7 +179,7 @@ def _as_json(found: StoreReport, matrices: Iterable[Matrix], app: App) -> dict[s
         "defaultRuntimeHandler": found.default_handler,
         "handlers": [describe.handler(each) for each in found.handlers.values()],
         "findings": [describe.finding(each) for each in found.findings],
-        "images": [df.image_as_json(each, app.pins) for each in found.usage.images],
+        "images": [_image_json(each, app.pins) for each in found.usage.images],
         "byHandler": [
             {
                 "runtimeHandler": each.handler,
@@ -122,21 +190,12 @@ def _as_json(found: StoreReport, matrices: Iterable[Matrix], app: App) -> dict[s
             }
             for each in found.uses
         ],
-        "usage": df.sizes_as_json(found.usage),
-        "garbage": {
-            "blobs": [str(digest) for digest in found.garbage.digests],
-            "ingests": list(found.garbage.ingests),
-            "bytesFreed": found.garbage.bytes_freed,
-            "keptBlobs": found.garbage.kept_blobs,
-            "failures": [{"subject": name, "reason": reason} for name, reason in found.garbage.failures.items()],
-        },
+        "usage": _sizes_json(found.usage),
+        "garbage": garbage_json(found.garbage),
         "evictions": [
             {
                 "options": options,
-                "evicted": [
-                    {"reference": each.record.reference, "runtimeHandler": each.record.handler, "reason": each.reason}
-                    for each in plan.evicted
-                ],
+                **evicted_json(plan),
                 "bytesFreed": plan.bytes_freed,
                 "blobsFreed": plan.blobs_freed,
             }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import click
 
-from imagestore.cli import complete, render
-from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.options import handler_option
+from imagestore.cli import completion, describe, render
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.options import handler_option, output_option, refuse_together
 from imagestore.errors import (
     ImageNotFoundError,
     ImageStoreError,
@@ -20,7 +20,7 @@ from imagestore.errors import (
 from imagestore.store import record_lookup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from imagestore.store.maintenance.removal import Removals
 
@@ -29,12 +29,12 @@ Key: TypeAlias = tuple[str, str]
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, shell_complete=complete.images)
+@click.argument("names", nargs=-1, required=True, shell_complete=completion.images)
 @handler_option("Only this handler's records.")
 @click.option("--all-handlers", is_flag=True, help="Every handler's records.")
 @click.option("--all-names", is_flag=True, help="All names of the image, as by its id.")
 @click.option("--ignore-missing", is_flag=True, help="An image that isn't there is no error.")
-@click.option("--dry-run", "-n", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", "-n", is_flag=True, help="Only show what would be removed.")
 @click.option("--force", "-f", is_flag=True, help="Remove pinned images too.")
 @click.option("--gc", "collect", is_flag=True, help="Free the bytes that only these images needed at once.")
 @output_option
@@ -62,16 +62,15 @@ def rmi(
     Nothing is removed when one of the images is pinned, unless --force is given. Ends with status 3 if an image isn't
     there. With --endpoint CRI's rules hold: an image goes with all its names, and one that isn't there is no error.
     """
-    if runtime_handler is not None and all_handlers:
-        raise click.UsageError("--runtime-handler and --all-handlers exclude each other")
+    refuse_together(runtime_handler=runtime_handler, all_handlers=all_handlers)
     if app.remote is not None:
-        from imagestore.cli.remote import images as remote
+        from imagestore.cli import remote
 
         remote.refuse_local_options({"--gc": collect, "--dry-run": dry_run, "--force": force})
         remote.refuse_empty_handler(runtime_handler)
         remote.remove(app.service, names, runtime_handler, is_everywhere=all_handlers, output=output)
         return
-    work = _Removal(app, names, runtime_handler, is_everywhere=all_handlers, has_all_names=all_names)
+    work = _Removal(app, names, only_name=not all_names, runtime_handler=runtime_handler, all_handlers=all_handlers)
     if not force:
         work.refuse_pinned()
     if dry_run:
@@ -83,46 +82,37 @@ def rmi(
 
 
 class _Removal:
-    """What the names of one command mean, and what became of it.
+    """The records that the names of one command mean, and their removal.
 
     Args:
-        app: has the store.
+        app: the global options.
         names: as given.
-        handler: only this handler's records, or None.
-        is_everywhere: every handler's records, by name too.
-        has_all_names: a name means all names of its image.
+        only_name: a name doesn't mean the other names of its image.
+        choice: ``runtime_handler`` and ``all_handlers`` for the store's calls.
     """
 
-    def __init__(
-        self, app: App, names: Sequence[str], handler: str | None, *, is_everywhere: bool, has_all_names: bool
-    ) -> None:
+    def __init__(self, app: App, names: Sequence[str], *, only_name: bool, **choice: Any) -> None:
         self._app = app
         self._names = tuple(dict.fromkeys(names))
-        self._handler = handler
-        self._is_everywhere = is_everywhere
-        self._is_only_name = not has_all_names
+        self._only_name = only_name
+        self._choice = choice
         app.is_freeing = True
         self._known: dict[str, tuple[Key, ...]] = {}
         for name in self._names:
             with contextlib.suppress(InvalidInputError):  # the removal says why a name is refused
-                self._known[name] = self._meant(name, only_name=False)
+                self._known[name] = app.store.names_of(name, only_name=False, **choice)
         #: Names that mean nothing; known when the work is done.
         self.missing: list[str] = []
-
-    def _meant(self, name: str, *, only_name: bool) -> tuple[Key, ...]:
-        return self._app.store.names_of(
-            name, runtime_handler=self._handler, all_handlers=self._is_everywhere, only_name=only_name
-        )
 
     def _to_remove(self) -> list[Key]:
         found: dict[Key, None] = {}
         for name in self._names:
             if name in self._known:
-                found |= dict.fromkeys(self._meant(name, only_name=self._is_only_name))
+                found |= dict.fromkeys(self._app.store.names_of(name, only_name=self._only_name, **self._choice))
         return list(found)
 
     def refuse_pinned(self) -> None:
-        """Refuse the whole work when one of the images is pinned.
+        """Refuse the removal if one of the images is pinned.
 
         Raises:
             PreconditionError: one is.
@@ -152,12 +142,7 @@ class _Removal:
         try:
             for name in self._names:
                 record_lookup.refuse_unreadable(name)
-                removed += self._app.store.remove(
-                    name,
-                    runtime_handler=self._handler,
-                    all_handlers=self._is_everywhere,
-                    only_name=self._is_only_name,
-                )
+                removed += self._app.store.remove(name, only_name=self._only_name, **self._choice)
                 tried.append(name)
         finally:
             self._show(tried, removed, None, output)
@@ -167,12 +152,7 @@ class _Removal:
             record_lookup.refuse_unreadable(name)
         failure: ImageStoreError | None = None
         try:
-            removals = self._app.store.delete_each(
-                self._names,
-                runtime_handler=self._handler,
-                all_handlers=self._is_everywhere,
-                only_name=self._is_only_name,
-            )
+            removals = self._app.store.delete_each(self._names, only_name=self._only_name, **self._choice)
         except (InvalidInputError, UndeletableError) as error:
             if error.report is None:
                 raise
@@ -185,30 +165,17 @@ class _Removal:
     def _show(
         self, tried: Sequence[str], removed: Sequence[Key], freed: int | None, output: str, *, is_planned: bool = False
     ) -> None:
-        # What an earlier name took along isn't missing; a tag that leads to another digest is.
+        # A name whose records an earlier name removed isn't missing; a tag that leads to another digest is.
         self.missing = [name for name in tried if set(self._known.get(name, ())).isdisjoint(removed)]
         found = {key for name in tried if name not in self.missing for key in self._known.get(name, ())}
         kept = sorted(found.difference(removed))
-        if output == "json":
-            shown = {
-                "removed": _pairs(removed),
-                "kept": _pairs(kept),
-                "missing": self.missing,
-                "bytesFreed": freed,
-                "dryRun": is_planned,
-            }
-            render.dump_json(shown)
-            return
-        for reference, owner in removed:
-            print(f"{'would remove' if is_planned else 'removed'} {reference} ({owner})")
-        for reference, owner in kept:
-            print(f"{'would keep' if is_planned else 'kept'} {reference} ({owner}), another name of the same image")
+        did, does = ("would remove", "would keep") if is_planned else ("removed", "kept")
+        lines = [f"{did} {reference} ({owner})" for reference, owner in removed]
+        lines += [f"{does} {reference} ({owner}), another name of the same image" for reference, owner in kept]
         if freed is not None:
-            print(f"freed {render.size(freed)}")
-
-
-def _pairs(keys: Iterable[Key]) -> list[dict[str, str]]:
-    return [{"reference": reference, "runtimeHandler": owner} for reference, owner in keys]
+            lines.append(f"freed {render.size(freed)}")
+        shown = {"removed": describe.keys(removed), "kept": describe.keys(kept), "missing": self.missing}
+        render.show(output, {**shown, "bytesFreed": freed, "dryRun": is_planned}, lines)
 
 
 def _missing(names: Sequence[str], handler: str | None) -> ImageNotFoundError:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from imagestore.cli import signals
-from imagestore.cli.app import App, GivenPath, StoreRoot, pass_app
+from imagestore.cli.app import App, pass_app
 from imagestore.cli.exit_codes import exit_status, needed
-from imagestore.cli.options import duration_option
+from imagestore.cli.options import GivenPath, StoreRoot, duration_option
 from imagestore.errors import ImageStoreError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -30,22 +31,14 @@ _PROXY_NAME: Final = "containerd"
 
 
 def mode(text: str) -> int:
-    """Permission bits from octal digits.
-
-    Raises:
-        click.BadParameter: they can't be read.
-    """
+    """Permission bits from octal digits."""
     if _MODE.fullmatch(text) is None:
         raise click.BadParameter(f"socket mode {text!r}: expected three octal digits, such as 0660")
     return int(text, 8)
 
 
 def proxy(text: str) -> ProxyContent:
-    """A content proxy's name and socket.
-
-    Raises:
-        InvalidInputError: the endpoint can't be used.
-    """
+    """A content proxy's name and socket."""
     from imagestore.cri.endpoint import Endpoint
     from imagestore.server.settings import ProxyContent
 
@@ -59,8 +52,7 @@ def sockets(listen: Iterable[str], proxy_content: Iterable[str]) -> tuple[tuple[
     """Paths of the sockets to serve at, each once, and the content proxies.
 
     Raises:
-        InvalidInputError: an endpoint can't be used.
-        UsageError: a content proxy's socket or name is another one's too.
+        UsageError: two of them have the same socket, or two content proxies the same name.
     """
     from imagestore.cri.endpoint import Endpoint
 
@@ -80,11 +72,7 @@ def sockets(listen: Iterable[str], proxy_content: Iterable[str]) -> tuple[tuple[
 
 
 def group(text: str) -> int:
-    """A group's number from its name or number.
-
-    Raises:
-        click.BadParameter: there is no such group.
-    """
+    """A group's number from its name or number."""
     if re.fullmatch(r"[0-9]{1,9}", text):
         return int(text)
     import grp
@@ -93,18 +81,6 @@ def group(text: str) -> int:
         return grp.getgrnam(text).gr_gid
     except (KeyError, ValueError):
         raise click.BadParameter(f"socket group {text!r}: there is no such group") from None
-
-
-def _mirror(text: str) -> tuple[str, int]:
-    """Where a mirror listens.
-
-    Raises:
-        InvalidInputError: the address can't be read.
-        ConfigError: its HTTP server isn't installed.
-    """
-    with needed("mirror", what="serve --mirror"):
-        from imagestore.mirror.listener import parse_address
-    return parse_address(text)
 
 
 @click.command()
@@ -118,13 +94,13 @@ def _mirror(text: str) -> tuple[str, int]:
     "--proxy-content",
     multiple=True,
     metavar="[NAME=]unix:///PATH",
-    help="Be a containerd's content store at this socket (its proxy_plugins); each containerd needs a NAME of its own.",
+    help="Serve a containerd's content store at this socket (its proxy_plugins); each containerd needs its own NAME.",
 )
 @click.option(
     "--mirror",
     "mirror_address",
     metavar="ADDRESS:PORT",
-    help="Be a registry mirror there, for the upstreams that the configuration names; :5000 is all addresses.",
+    help="Serve a registry mirror at this address, for the upstreams of the configuration; :5000 is all addresses.",
 )
 @click.option("--root", type=StoreRoot(), help="As the global option.")
 @click.option("--config", "config_path", type=GivenPath(path_type=Path), help="As the global option.")
@@ -138,7 +114,7 @@ def _mirror(text: str) -> tuple[str, int]:
     default=16,
     show_default=True,
     metavar="N",
-    help="Pulls at work at one time; more wait in line.",
+    help="Pulls that run at one time; others wait.",
 )
 @click.option(
     "--max-connections",
@@ -148,14 +124,16 @@ def _mirror(text: str) -> tuple[str, int]:
     metavar="N",
     help="Connections at one time, for each socket.",
 )
-@duration_option("--drain-timeout", default="30s", show_default=True, help="How long calls may go on after SIGTERM.")
+@duration_option(
+    "--drain-timeout", default="30s", show_default=True, help="How long running calls may continue after SIGTERM."
+)
 @duration_option(
     "--gc-interval",
     default="1h",
     show_default=True,
-    help="Collect garbage at least so often; after removals sooner. 0 leaves it to 'imagestore gc'.",
+    help="Longest time between collections; after removals it is shorter. 0 leaves collection to 'imagestore gc'.",
 )
-@click.option("--metrics-listen", metavar="127.0.0.1:PORT", help="Publish numbers for Prometheus at a loopback port.")
+@click.option("--metrics-listen", metavar="127.0.0.1:PORT", help="Publish metrics for Prometheus at a loopback port.")
 @click.option("--tracing", is_flag=True, help="Export a span for each call (OTEL_TRACES_EXPORTER names the exporter).")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
@@ -194,7 +172,6 @@ def serve(
 
     paths, proxies = sockets(listen, proxy_content)
     metrics = loopback_address(metrics_listen) if metrics_listen is not None else None
-    sources = app.sources
     given_root, given_config = root or app.given_root, config_path or app.given_config
     if isinstance(given_root, str) and (paths or proxies):
         raise UnsupportedError(
@@ -206,7 +183,7 @@ def serve(
     logs.install(log_format, log_level)
     logs.take_over()
     if log_format == "json":
-        # The core writes plain lines to standard error by itself; read when gRPC starts.
+        # gRPC's core writes plain lines to standard error; the variable is read when it starts.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with needed("cri", what="serve"):
         from imagestore.server.main import ServerProcess
@@ -214,6 +191,11 @@ def serve(
     from imagestore.server.sockets import SocketRights
     from imagestore.server.tracing import Tracing, named_exporter
 
+    mirror = None
+    if mirror_address is not None:
+        with needed("mirror", what="serve --mirror"):
+            from imagestore.mirror.listener import parse_address
+        mirror = parse_address(mirror_address)
     settings = ServerSettings(
         listen=paths,
         proxies=proxies,
@@ -224,15 +206,14 @@ def serve(
         gc_seconds=gc_interval,
         metrics=metrics,
         tracing=Tracing(named_exporter()) if tracing else None,
-        mirror=_mirror(mirror_address) if mirror_address is not None else None,
+        mirror=mirror,
     )
 
     def _open_store(config: Config | None) -> ImageStore:
-        # An App of its own each time: it reads the configuration once.
-        opened = App(given_root, given_config, sources, content=app.content, scope=app.scope)
+        # A new App each time, since an App reads the configuration once.
+        opened = replace(app, given_root=given_root, given_config=given_config, missing="make", is_freeing=True)
         if config is not None:
             opened.config = config
-        opened.missing, opened.is_freeing = "make", True
         return opened.store
 
     signals.raise_if_signalled()

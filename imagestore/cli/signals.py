@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP end a command; if it has a cancel token, by that."""
+"""SIGINT, SIGTERM and SIGHUP end a command, by its cancel token if it has one."""
 
 from __future__ import annotations
 

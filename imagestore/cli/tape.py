@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from imagestore.cli import render
-from imagestore.cli.app import output_option
 from imagestore.cli.exit_codes import ExitStatus, say
+from imagestore.cli.options import output_option
 from imagestore.errors import ImageStoreError
 from imagestore.util.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from imagestore.testing.servers.loopback import LoopbackServer
     from imagestore.testing.tapes.tape import Tape
 
@@ -39,9 +37,14 @@ def verify(ctx: click.Context, places: tuple[str, ...], output: str) -> None:
     from imagestore.testing.tapes.files import find_tapes
     from imagestore.testing.tapes.maintenance import verify_tape
 
-    found = {path: _verified(path, verify_tape) for place in places for path in find_tapes(place)}
+    found: dict[str, list[str]] = {}
+    for path in (path for place in places for path in find_tapes(place)):
+        try:
+            found[path] = verify_tape(path)
+        except ImageStoreError as error:
+            found[path] = [str(error)]  # the other tapes are checked all the same
     if output == "json":
-        render.dump_json({"tapes": [{"path": path, "problems": list(each)} for path, each in found.items()]})
+        render.dump_json({"tapes": [{"path": path, "problems": each} for path, each in found.items()]})
     else:
         for path, problems in found.items():
             print(f"{render.printable(path)}: {'good' if not problems else f'{len(problems)} problems'}")
@@ -49,14 +52,6 @@ def verify(ctx: click.Context, places: tuple[str, ...], output: str) -> None:
                 print(f"  {render.printable(problem)}")
     if any(found.values()):
         ctx.exit(ExitStatus.INTEGRITY)
-
-
-def _verified(path: str, check: Callable[[str], list[str]]) -> list[str]:
-    """The problems of one tape; one that can't be read is a problem, and no reason to leave the others out."""
-    try:
-        return check(path)
-    except ImageStoreError as problem:
-        return [str(problem)]
 
 
 @tape.command("format")
@@ -68,11 +63,9 @@ def format_(places: tuple[str, ...], output: str) -> None:
     from imagestore.testing.tapes.maintenance import canonicalise
 
     done = {path: canonicalise(path) for place in places for path in find_tapes(place)}
-    if output == "json":
-        render.dump_json({"tapes": [{"path": path, "changed": is_changed} for path, is_changed in done.items()]})
-        return
-    for path, is_changed in done.items():
-        print(f"{render.printable(path)}: {'formatted' if is_changed else 'as it was'}")
+    shown = {"tapes": [{"path": path, "changed": is_changed} for path, is_changed in done.items()]}
+    lines = (f"{path}: {'formatted' if is_changed else 'as it was'}" for path, is_changed in done.items())
+    render.show(output, shown, lines)
 
 
 @tape.command()
@@ -91,7 +84,12 @@ def show(path: str, output: str) -> None:
     if loaded.plain_names:
         print(render.printable(f"declared harmless: {', '.join(loaded.plain_names)}"))
     rows = [
-        (f"{one.host}/{one.path}", ", ".join(sorted(one.tags)), str(len(one.manifests)), _total(one.blobs))
+        (
+            f"{one.host}/{one.path}",
+            ", ".join(sorted(one.tags)),
+            str(len(one.manifests)),
+            f"{len(one.blobs)} ({render.size(sum(blob.size for blob in one.blobs))})",
+        )
         for one in loaded.repositories
     ]
     if rows:
@@ -106,26 +104,14 @@ def show(path: str, output: str) -> None:
         print(render.printable("fault: " + ", ".join(f"{key} {value}" for key, value in rule.to_table().items())))
 
 
-def _say(output: str, value: dict[str, object], sentence: str) -> None:
-    if output == "json":
-        render.dump_json(value)
-    else:
-        print(render.printable(sentence))
-
-
 def _say_places(path: str, bodies: str) -> None:
-    """Say on standard error where bodies were written, if any, and where a link led the tape to."""
+    """Write to standard error where the bodies are, if any, and where a link led the tape to."""
     from imagestore.testing.tapes.blob_folder import real_place, shown_place
 
     if real_place(path):
         say(render.printable(f"{path} is in {real_place(path)}"))
     if bodies:
         say(render.printable(f"bodies in {shown_place(bodies)}"))
-
-
-def _total(contents: tuple[object, ...]) -> str:
-    sizes = [int(getattr(one, "size", 0)) for one in contents]
-    return f"{len(sizes)} ({render.size(sum(sizes))})"
 
 
 def _summary(loaded: Tape) -> dict[str, object]:
@@ -150,22 +136,18 @@ def _summary(loaded: Tape) -> dict[str, object]:
 
 @tape.command()
 @click.argument("folder", type=click.Path(path_type=str, exists=True, file_okay=False))
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only show what would be deleted.")
 @output_option
 def gc(folder: str, dry_run: bool, output: str) -> None:
     """Delete bodies that no tape needs; FOLDER holds tapes."""
     from imagestore.testing.tapes.maintenance import collect_bodies
 
     cleared = collect_bodies(folder, is_dry_run=dry_run)
-    if output == "json":
-        removed = [str(digest) for digest in cleared.removed]
-        render.dump_json(
-            {"dryRun": dry_run, "bodies": removed, "bytesFreed": cleared.bytes_freed, "keptBodies": cleared.kept}
-        )
-        return
-    for digest in cleared.removed:
-        print(f"{'would delete' if dry_run else 'deleted'} {digest}")
-    print(f"{render.size(cleared.bytes_freed)} in {len(cleared.removed)} bodies; {cleared.kept} bodies kept")
+    removed = [str(digest) for digest in cleared.removed]
+    shown = {"dryRun": dry_run, "bodies": removed, "bytesFreed": cleared.bytes_freed, "keptBodies": cleared.kept}
+    lines = [f"{'would delete' if dry_run else 'deleted'} {digest}" for digest in removed]
+    total = f"{render.size(cleared.bytes_freed)} in {len(removed)} bodies; {cleared.kept} bodies kept"
+    render.show(output, shown, [*lines, total])
 
 
 @tape.command("to-layout")
@@ -179,7 +161,7 @@ def to_layout(path: str, folder: str, output: str) -> None:
     from imagestore.testing.tapes.layout import tape_to_layout
 
     count = tape_to_layout(load_tape(path), BlobFolder.of_tape(tape_path(path)), folder)
-    _say(output, {"layout": folder, "entries": count}, f"{folder}: {counted(count, 'entry', 'entries')}")
+    render.show(output, {"layout": folder, "entries": count}, [f"{folder}: {counted(count, 'entry', 'entries')}"])
 
 
 @tape.command("from-layout")
@@ -198,7 +180,7 @@ def from_layout(folder: str, path: str, name: str, about: str, output: str) -> N
     made = layout_to_tape(folder, blobs, name=name, about=about)
     written = save_tape(path, made)
     bodies = blobs.root if made.contents() else ""
-    _say(output, {"tape": written, "bodies": bodies or None}, written)
+    render.show(output, {"tape": written, "bodies": bodies or None}, [written])
     _say_places(written, bodies)
 
 
@@ -215,7 +197,7 @@ def push(path: str, target: str, plain_http: bool, output: str) -> None:
         publishing.push_layout(path, target, is_plain_http=plain_http)
     else:
         publishing.push_tape(path, target, is_plain_http=plain_http)
-    _say(output, {"target": target}, f"pushed {target}")
+    render.show(output, {"target": target}, [f"pushed {target}"])
 
 
 @tape.command()
@@ -236,7 +218,7 @@ def fetch(target: str, path: str, plain_http: bool, layout: bool, output: str) -
     else:
         path = publishing.fetch_tape(target, path, is_plain_http=plain_http)
         bodies = BlobFolder.of_tape(path, within=os.getcwd()).root if load_tape(path).contents() else ""
-    _say(output, {"path": path, "bodies": bodies or None}, path)
+    render.show(output, {"path": path, "bodies": bodies or None}, [path])
     _say_places(path, bodies)
 
 

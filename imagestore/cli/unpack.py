@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from imagestore.cli import complete, render
-from imagestore.cli.app import App, GivenPath, output_option, pass_app
-from imagestore.cli.exit_codes import say
-from imagestore.cli.options import all_of, handler_option, progress_option
+from imagestore.cli import completion, render
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.exit_codes import note
+from imagestore.cli.options import GivenPath, all_of, handler_option, output_option, progress_option
 from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
 
@@ -28,9 +28,8 @@ _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 _FOLDER = GivenPath(file_okay=False, path_type=Path)
 
 
-#: What both commands have.
 _unpacking = all_of(
-    click.argument("name", shell_complete=complete.images),
+    click.argument("name", shell_complete=completion.images),
     click.argument("folder", type=_FOLDER),
     handler_option("This handler's image; by default the default handler's."),
     click.option("--rootless", is_flag=True, help="All files are this user's, and devices are left out."),
@@ -148,16 +147,15 @@ def _of_pod(app: App, file: Path, name: str | None, handler: str | None) -> Bund
 
 
 def _variables(container: Mapping[str, Any]) -> dict[str, str]:
-    """A container's variables as far as the pod has their values; a note names the rest."""
+    """The variables whose values are in the pod; a note names the others."""
     found: dict[str, str] = {}
     for each in container.get("env") or ():
         if "valueFrom" in each:
-            name = render.printable(str(each["name"]))
-            say(f"imagestore: left out: the variable {name}, whose value isn't in the pod")
+            note(f"left out: the variable {each['name']}, whose value isn't in the pod")
         else:
             found[each["name"]] = _expanded(str(each.get("value") or ""), found)
     if container.get("envFrom"):
-        say("imagestore: left out: the variables of envFrom, which aren't in the pod")
+        note("left out: the variables of envFrom, which aren't in the pod")
     return found
 
 
@@ -184,35 +182,26 @@ def _this_node() -> Node:
     )
 
 
-def _container(document: Any, name: str) -> dict[str, Any]:
+def _container(document: dict[str, Any], name: str) -> dict[str, Any]:
     """The object of a pod's container; empty where only resources are given."""
-    if isinstance(document, dict):
-        found: dict[str, Any] | None
-        for key in ("initContainers", "containers"):
-            containers: list[dict[str, Any]] = document.get(key) or []
-            found = next((each for each in containers if each.get("name") == name), None)
-            if found is not None:
-                return found
-        for key in ("spec", "template", "jobTemplate"):
-            if inner := _container(document.get(key), name):
-                return inner
-    return {}
+    from imagestore.resources.documents import pod_in
+
+    template, _ = pod_in(document)
+    spec: Any = template.get("spec", template)
+    containers = (each for key in ("initContainers", "containers") for each in spec.get(key) or ())
+    return next((each for each in containers if each.get("name") == name), {})
 
 
 def _show(report: UnpackReport, output: str) -> None:
     for each in report.left_out:
-        say(f"imagestore: left out: {render.printable(each)}")
+        note(f"left out: {each}")
     if report.left_out_count > len(report.left_out):
-        say(f"imagestore: left out: {report.left_out_count - len(report.left_out)} more")
-    if output == "json":
-        render.dump_json(
-            {
-                "path": report.path,
-                "entries": report.entries,
-                "bytes": report.size,
-                "leftOut": list(report.left_out),
-                "leftOutCount": report.left_out_count,
-            }
-        )
-        return
-    print(f"{render.printable(report.path)}: {report.entries} entries, {render.size(report.size)} of files")
+        note(f"left out: {report.left_out_count - len(report.left_out)} more")
+    shown = {
+        "path": report.path,
+        "entries": report.entries,
+        "bytes": report.size,
+        "leftOut": list(report.left_out),
+        "leftOutCount": report.left_out_count,
+    }
+    render.show(output, shown, [f"{report.path}: {report.entries} entries, {render.size(report.size)} of files"])

@@ -1,8 +1,8 @@
 """Configuration: containerd's file read into runtime handlers with their platforms.
 
-``load`` reads a file with its imports, ``loads`` a text, ``default`` stands for no file at all; each gives a frozen
-``Config``. ``check`` looks a file over for people and never raises for what is in it. A name is imported when it is
-first used: a store without a configuration needs no reader of one, and no check.
+``load`` reads a file with its imports, ``loads`` a text, ``default`` is for nodes without a file; each returns a frozen
+``Config``. ``check`` reports all faults of a file and doesn't raise for them. A name is imported when it is first used,
+since a store without a configuration needs neither readers nor checks.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from imagestore.config.checking import check_config as check_config
     from imagestore.config.defaults import default as default
     from imagestore.config.defaults import default_text as default_text
-    from imagestore.config.dump import dumps as dumps
-    from imagestore.config.dump import effective as effective
     from imagestore.config.findings import Finding as Finding
     from imagestore.config.findings import Severity as Severity
     from imagestore.config.guest_platform import GuestPlatform as GuestPlatform
     from imagestore.config.guest_platform import Isolation as Isolation
     from imagestore.config.guest_platform import PlatformText as PlatformText
     from imagestore.config.guest_platform import RuntimeHandler as RuntimeHandler
+    from imagestore.config.loading import dumps as dumps
+    from imagestore.config.loading import effective as effective
     from imagestore.config.loading import load as load
     from imagestore.config.loading import loads as loads
     from imagestore.config.model import Config as Config
@@ -73,8 +73,8 @@ _HOMES = {
     "check_config": "imagestore.config.checking",
     "default": "imagestore.config.defaults",
     "default_text": "imagestore.config.defaults",
-    "dumps": "imagestore.config.dump",
-    "effective": "imagestore.config.dump",
+    "dumps": "imagestore.config.loading",
+    "effective": "imagestore.config.loading",
     "load": "imagestore.config.loading",
     "loads": "imagestore.config.loading",
 }

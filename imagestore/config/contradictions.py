@@ -2,8 +2,7 @@
 
 Sources: Microsoft's "Windows container version compatibility" page (the matrices in
 ``imagestore.platforms.windows``), the options of the runhcs shim, KEP-4216. Nothing here stops a load: the node may
-change, and people check configurations for other nodes. What can't run still gets said before a sandbox fails with
-it.
+change, and users check configurations for other nodes. But what can't run is reported before a sandbox fails with it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from imagestore.config.guest_platform import RuntimeHandler
     from imagestore.platforms.windows import WindowsVersion
 
-#: A build for examples: the oldest that is still served.
+#: A build for examples: the oldest that Microsoft supports.
 _EXAMPLE: Final = 17763
 #: Variants that Go's toolchain and images use, in normal form, by architecture; others have none.
 _VARIANTS: Final = {
@@ -44,14 +43,7 @@ _VARIANTS: Final = {
 
 
 def contradictions(handler: RuntimeHandler, platform: Platform, *, host: Platform, is_host: bool) -> Iterator[Finding]:
-    """Everything that doesn't fit together about one handler.
-
-    Args:
-        handler: as configured.
-        platform: what its images are chosen for.
-        host: the node's platform.
-        is_host: no platform is declared; ``platform`` is the host's.
-    """
+    """Contradictions of one handler, whose images are chosen for ``platform``: the host's, if ``is_host``."""
     yield from _two_tables(handler, host)
     yield from _borrowed_variant(handler, host)
     if platform.architecture == "wasm":
@@ -187,7 +179,7 @@ def _version_that_runs(handler: RuntimeHandler, host: Platform) -> str:
 
 
 def _unknown_build(handler: RuntimeHandler, platform: Platform, host: Platform) -> Iterator[Finding]:
-    """A slip in the build's number makes a handler that no image fits."""
+    """A typo in the build's number, which no image would fit."""
     version = windows.parse_version(platform.os_version)
     ours = windows.parse_version(host.os_version) if host.os == "windows" else None
     if version is None or version.build in windows.RELEASES or (ours and ours.build == version.build):

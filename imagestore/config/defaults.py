@@ -1,4 +1,4 @@
-"""What holds where a configuration is silent: containerd's built-in handlers, and a file to start from."""
+"""Defaults: containerd's built-in handlers, the configuration of a node without a file, and a file to start from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUNHCS_HYPERVISOR: Final = "runhcs-wcow-hypervisor"
 
 
 def default_name(host: Platform) -> str:
-    """The handler that an empty name stands for when no configuration names one.
+    """The handler that an empty name means if no configuration names one.
 
     >>> from imagestore.platforms.platform import Platform
     >>> default_name(Platform("linux", "arm64"))
@@ -34,10 +34,7 @@ def default_name(host: Platform) -> str:
 
 
 def built_in_tables(host: Platform) -> dict[str, dict[str, Plain]]:
-    """The tables of the handlers that containerd knows on a host without being told, by name.
-
-    As in its DefaultRuntimeConfig (internal/cri/config of containerd 2).
-    """
+    """containerd's built-in handlers on a host, by name (its DefaultRuntimeConfig in internal/cri/config)."""
     if host.os != "windows":
         return {RUNC: {"runtime_type": RUNC_TYPE}}
     common: dict[str, Plain] = {"runtime_type": RUNHCS_TYPE, "container_annotations": ["io.microsoft.container.*"]}
@@ -53,10 +50,7 @@ def built_in_tables(host: Platform) -> dict[str, dict[str, Plain]]:
 
 
 def default(host: Platform | None = None) -> Config:
-    """The configuration of a node that has no file: one handler, the host's usual one.
-
-    Args:
-        host: the node's platform; this machine's by default.
+    """The configuration of a node that has no file: the default handler of the host, or of this machine.
 
     >>> from imagestore.platforms.platform import Platform
     >>> list(default(Platform("windows", "amd64", os_version="10.0.20348")).handlers)
@@ -76,11 +70,7 @@ def default(host: Platform | None = None) -> Config:
 
 
 def default_text(host: Platform) -> str:
-    """A complete, commented configuration for a host; loading it gives the default handler that having no file gives.
-
-    Args:
-        host: the node's platform; decides between the Windows and the other text.
-    """
+    """A complete, commented configuration for a host; it has the same default handler as a node without a file."""
     return _TEXT.format(handler=default_name(host), table=_WINDOWS if host.os == "windows" else _UNIX)
 
 
@@ -135,13 +125,7 @@ _WINDOWS: Final = """
 
 
 def with_built_in(runtimes: Table, host: Platform, names: Collection[str]) -> Table:
-    """Handlers' tables of a configuration, completed from the built-in handlers, member by member.
-
-    Args:
-        runtimes: the tables as written.
-        host: the node's platform.
-        names: built-in handlers that are there without a table, too.
-    """
+    """Handlers' tables, completed member by member from the built-in handlers; those of ``names`` need no table."""
     known = {name: build(table, lambda _: BUILT_IN) for name, table in built_in_tables(host).items()}
     completed = {name: _completed(entry, known.get(name, {})) for name, entry in runtimes.items()}
     added = {name: Entry(table, BUILT_IN) for name, table in known.items() if name in names and name not in completed}
@@ -149,12 +133,12 @@ def with_built_in(runtimes: Table, host: Platform, names: Collection[str]) -> Ta
 
 
 def is_of_runtimes(entry: Entry) -> bool:
-    """Whether a handler's table stands in a table of runtimes; else it is built in, or older than such tables."""
+    """Whether a handler's table is in a table of runtimes; else it is built in, or in an older form."""
     return [part.lower() for part in entry.path[-2:-1]] == ["runtimes"]
 
 
 def _completed(entry: Entry, known: Table) -> Entry:
-    """A handler's table with what it leaves to the built-in one; of another shim only the name is the same."""
+    """A handler's table with members of the built-in one that it lacks, unless it names another shim."""
     if not known or not isinstance(entry.value, dict):
         return entry
     table, kind = dict(entry.value), entry.value.get("runtime_type")

@@ -1,6 +1,6 @@
-"""What to change when a handler gets nothing from an image, and what else its isolation could run.
+"""What to change if no manifest of an image is chosen for a handler, and what else its isolation could run.
 
-The advice follows the entry that came closest. For Windows it asks Microsoft's matrices
+The advice follows the entry that came closest. For Windows it uses Microsoft's matrices
 (:mod:`imagestore.platforms.windows`) what the node could run under the handler's isolation: process isolation wants
 the host's build (from 20348 on, one that its stable kernel interface reaches back to); under Hyper-V isolation any
 build up to the host's runs, and the handler's guest_platform says which one is wanted. That platform is taken for the
@@ -43,14 +43,9 @@ _STAGES: Final[Mapping[str, int]] = {rule: stage for stage, rule in enumerate(RE
 
 
 def advise(wanted: ResolvedPlatform, selection: Selection) -> str:
-    """What to change so that the handler gets something from this image.
+    """What to change so that a manifest of this image is chosen, in one or two sentences.
 
-    Args:
-        wanted: the handler with its platform.
-        selection: what it gets.
-
-    Returns:
-        One or two sentences; empty when something is chosen, or there is nothing useful to say.
+    Empty if one is chosen, or there is no advice.
     """
     if selection.chosen is not None or selection.hint:
         return selection.hint
@@ -69,10 +64,10 @@ def advise(wanted: ResolvedPlatform, selection: Selection) -> str:
 
 
 def remarks(wanted: ResolvedPlatform, selection: Selection) -> tuple[str, ...]:
-    """What the handler's isolation could run besides the chosen entry, and the setting that would choose it.
+    """Which other entries the handler's isolation could run, and the setting that would choose them.
 
     The host's default matcher decides for a Hyper-V handler without a declared platform, as KEP-4216 says, though
-    Hyper-V runs older builds too. Of a single manifest that doesn't fit: that a pull takes it all the same.
+    Hyper-V runs older builds too. For a single manifest that doesn't fit: a pull takes it all the same.
     """
     if selection.chosen is None and not wanted.is_declared and [each.position for each in selection.verdicts] == [()]:
         return ("a pull takes it all the same, with a warning, since no platform is declared for this handler",)
@@ -91,7 +86,7 @@ def remarks(wanted: ResolvedPlatform, selection: Selection) -> tuple[str, ...]:
 
 
 def _about_sandbox(wanted: ResolvedPlatform) -> str:
-    """For a handler whose option names another platform than the host's, which it is given without a declared one."""
+    """For a handler without a declared platform whose option SandboxPlatform isn't the host's."""
     try:
         sandbox = sandbox_of(wanted.handler, host=wanted.host)
     except InvalidPlatformError:
@@ -145,7 +140,7 @@ def _on_node(wanted: ResolvedPlatform, host: int, builds: list[int]) -> str:
 
 
 def _on_some_node(wanted: ResolvedPlatform, build: int) -> str:
-    """For a node that isn't Windows, or whose build is unknown: only what holds of any node."""
+    """For a node that isn't Windows, or whose build is unknown."""
     if wanted.handler.isolation is Isolation.HYPERVISOR:
         where = f"a Windows node of build {build} or newer"
         return f"build {describe(build)} runs under Hyper-V isolation on {where}: {_declare_build(wanted, build)}"
@@ -262,7 +257,7 @@ _KEYS: Final = {
 
 
 def place(handler: RuntimeHandler, member: str) -> tuple[Location, str]:
-    """Location and key of what declares a member of the platform; the handler itself when nothing does."""
+    """Location and key that declare a member of the platform; those of the handler if none does."""
     path = ["runtimes", handler.name]
     guest = handler.guest_platform
     if guest is not None:
@@ -275,16 +270,7 @@ def place(handler: RuntimeHandler, member: str) -> tuple[Location, str]:
 
 
 def assignment(handler: RuntimeHandler, now: Platform, wanted: Platform) -> str:
-    """What to write where the handler's platform is declared, so that it becomes the wanted one.
-
-    Args:
-        handler: as configured.
-        now: its platform.
-        wanted: what it should be.
-
-    Returns:
-        Keys and values as TOML writes them.
-    """
+    """The TOML keys and values that change the declared platform of a handler from ``now`` to ``wanted``."""
     if handler.guest_platform is not None:
         return _changes(handler.guest_platform, now, wanted)
     if handler.runtime_platform is not None:
@@ -293,7 +279,7 @@ def assignment(handler: RuntimeHandler, now: Platform, wanted: Platform) -> str:
 
 
 def sentence(handler: RuntimeHandler, now: Platform, wanted: Platform) -> str:
-    """The same with the place where to write it.
+    """As assignment(), in a sentence that says where to write it.
 
     >>> from imagestore.config.guest_platform import RuntimeHandler
     >>> from imagestore.platforms.platform import Platform
@@ -314,7 +300,7 @@ def sentence(handler: RuntimeHandler, now: Platform, wanted: Platform) -> str:
 
 
 def _changes(guest: GuestPlatform, now: Platform, wanted: Platform) -> str:
-    """Members that differ. A new variant comes with its architecture where the host's, or a name's own, would win."""
+    """Members that differ. A new variant needs its architecture if the host's or a name's own variant would win."""
     changed = _members(now, wanted)
     given = guest.architecture or (wanted.architecture if wanted.variant else "")
     if now.variant == wanted.variant or (given and normalize_architecture(given, wanted.variant)[1] == wanted.variant):
@@ -323,7 +309,7 @@ def _changes(guest: GuestPlatform, now: Platform, wanted: Platform) -> str:
 
 
 def _members(now: Platform | None, wanted: Platform) -> str:
-    """Members that differ; those of a new table all, since it replaces the host's platform."""
+    """Members that differ; all of a new table, since it replaces the host's platform."""
     return ", ".join(
         f"{key} = {_value(getattr(wanted, member))}"
         for member, key in _KEYS.items()

@@ -1,7 +1,6 @@
-"""What is said about a configuration: where, which key, what is wrong, and the hint.
+"""Findings about a configuration: where, which key, what is wrong, and the hint; and how messages quote its values.
 
-One rule holds for every kind of fault: a finding is an *error* exactly when loading refuses the file. Warnings and
-notes never stop a load.
+A finding is an *error* exactly if loading refuses the file for it. Warnings and notes never stop a load.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.redaction import kind_of, may_be_secret, value_without_secrets, without_secrets
-from imagestore.config.tree import Location
+from imagestore.errors import ConfigError
 from imagestore.util.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from imagestore.config.tree import Plain, Table
+    from imagestore.config.tree import Location, Plain, Table
 
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
-#: Longest piece of a user's text that a message repeats, in characters.
+#: Longest text from a file that a message repeats, in characters.
 _SHOWN_CHARACTERS: Final = 120
 
 
@@ -41,11 +40,11 @@ class Finding:
     """One fault or remark.
 
     Attributes:
-        severity: whether loading refuses the file for it.
-        location: where it is.
-        key: dotted key as TOML would write it; empty when the whole file is meant.
-        text: what is wrong: expected, and what came.
-        hint: what to change; empty when nothing needs to.
+        severity: an error if loading refuses the file for it.
+        location: of the key.
+        key: dotted key as TOML would write it; empty for the whole file.
+        text: what is wrong: what was expected, and what was found.
+        hint: what to change; empty if nothing needs to.
     """
 
     severity: Severity
@@ -58,27 +57,21 @@ class Finding:
         return f"{self.location}: {self.key}: {self.text}" if self.key else f"{self.location}: {self.text}"
 
 
-class RefusalError(Exception):
-    """Carries the finding that ends a load out of the reading functions; never leaves this package.
-
-    Attributes:
-        finding: the error.
-    """
+class RefusalError(ConfigError):
+    """A ConfigError with the finding that it reports."""
 
     def __init__(self, finding: Finding) -> None:
-        super().__init__(str(finding))
+        super().__init__(str(finding), hint=finding.hint)
         self.finding = finding
 
 
 def refusal(location: Location, key: str, text: str, hint: str = "") -> RefusalError:
-    """An error finding, ready to be raised."""
+    """An error to raise."""
     return RefusalError(Finding(Severity.ERROR, location, key, text, hint))
 
 
 def dotted(path: Sequence[str]) -> str:
-    """Write a key path as TOML does, quoting only the parts that need it; ASCII, so that a terminal can show it.
-
-    A login in a part is hidden.
+    """Write a key path as TOML does, in ASCII, quoting only the parts that need it and hiding logins.
 
     >>> dotted(["plugins", "io.containerd.cri.v1.runtime", "containerd"])
     'plugins."io.containerd.cri.v1.runtime".containerd'
@@ -87,18 +80,12 @@ def dotted(path: Sequence[str]) -> str:
 
 
 def shorten(text: str) -> str:
-    """Cut a user's text for a message."""
+    """Cut a text from a file for a message."""
     return cut(text, _SHOWN_CHARACTERS)
 
 
-def byte_order_mark(file: str) -> Finding:
-    """A TOML file begins with a mark that some editors for Windows write: it is read here, and not by containerd 2."""
-    text = "begins with a byte-order mark, which containerd 2 refuses"
-    return Finding(Severity.WARNING, Location(file, 1), "", text, "save the file as UTF-8 without one (BOM)")
-
-
 def nearest(name: str, known: Iterable[str], *, likeness: float = 0.8) -> str:
-    """The known name that a misspelt one was probably meant to be; empty when none is like it.
+    """The known name that a misspelt one was probably meant to be; empty if none is similar.
 
     >>> nearest("OSVersoin", ["OS", "OSVersion"])
     'OSVersion'
@@ -109,7 +96,7 @@ def nearest(name: str, known: Iterable[str], *, likeness: float = 0.8) -> str:
 
 
 def show(value: Plain | Table) -> str:
-    """Quote a value for a message, on one line and not too long, without secrets that can be seen as such.
+    """Quote a value for a message, on one short line, without recognizable secrets.
 
     >>> show("a\\nb"), show([1]), show({})
     ("'a\\\\nb'", '[1]', 'a table')
@@ -121,7 +108,7 @@ def show(value: Plain | Table) -> str:
 
 
 def show_at(path: Sequence[str], value: Plain | Table) -> str:
-    """Quote the value of a key for a message; of one that may be a secret only say what kind it is.
+    """Quote the value of a key for a message; if it may be a secret, only its kind.
 
     >>> show_at(["root"], 7), show_at(["auth", "password"], 7)
     ('7', 'an integer')

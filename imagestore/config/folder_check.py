@@ -1,4 +1,4 @@
-"""What a check says about folders of hosts: files that pulls are refused for, and names that no reference leads to."""
+"""Checks of hosts.toml folders: files that pulls are refused for, and folders that no reference leads to."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import ssl
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import imagestore.config.certificates as certificates
 import imagestore.config.hosts as hosts
 import imagestore.config.hosts_file as hosts_file
+from imagestore.config.connection import load_certificates
 from imagestore.config.findings import Finding, RefusalError, Severity, dotted, nearest, show
 from imagestore.config.hosts import find_folder
 from imagestore.config.redaction import without_secrets
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 
 _HOSTS_FILE: Final = "hosts.toml"
-#: Names that files of hosts get instead, besides those that are near.
+#: Wrong names of hosts.toml that aren't similar to it.
 _OTHER_NAMES: Final = re.compile(r"\.?_?(?:hosts?|.+\.hosts)(?:\.toml)?(?:\.[a-z0-9]{2,5})?|.+\.to?ml", re.IGNORECASE)
-#: Ends of names that mean something else: a file that was put away, and certificates.
+#: Suffixes of other files: backups and certificates.
 _OTHER_ENDS: Final = (
     *(".bak", ".backup", ".old", ".orig", ".off", ".save", ".saved", ".disabled", ".swp", "~"),
     *(".crt", ".cert", ".key", ".pem", ".csr", ".md"),
 )
-#: Files that are found next to folders, and whose names could be hosts'.
+#: Suffixes of files next to the folders whose names look like hosts'.
 _OF_OTHER_FILES: Final = frozenset({".md", ".txt", ".crt", ".cert", ".pem", ".key", ".bak", ".sh", ".json", ".yaml"})
 
 
 def folder_findings(config: Config, roots: Sequence[str]) -> Iterator[Finding]:
-    """What pulls would stumble over in these folders, or pass over."""
+    """What pulls would be refused for in these folders, or would not read."""
     yield from _missing_roots(config)
     for root in dict.fromkeys(roots):
         try:
@@ -48,19 +48,19 @@ def folder_findings(config: Config, roots: Sequence[str]) -> Iterator[Finding]:
             continue
         except (OSError, ValueError) as error:
             if isinstance(error, PermissionError) and root in hosts.DEFAULT_FOLDERS:
-                continue  # a pull passes over it too
+                continue  # a pull skips it, too
             reason = error.strerror if isinstance(error, OSError) else "is no folder's name"
             text = f"can't be looked into: {reason}; what is in it wasn't checked"
             yield Finding(Severity.WARNING, Location(root, 0), "", text)
             continue
         for name in names:
-            # Names with a dot in front are no hosts': a volume of Kubernetes has some next to what it shows.
+            # A Kubernetes volume has names with a dot in front; they are no hosts'.
             if not name.startswith(".") and name != "lost+found":
                 yield from _entry(root, name, roots)
 
 
 def _missing_roots(config: Config) -> Iterator[Finding]:
-    """Folders of config_path that aren't there; of containerd's own default one is enough."""
+    """Folders of config_path that don't exist; of containerd's own defaults one is enough."""
     held = registry_table(config.document).get("config_path")
     if held is None:
         return
@@ -82,7 +82,7 @@ def _is_missing(folder: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return True
     except (OSError, ValueError):
-        return False  # told where it is looked into
+        return False  # reported where it is read
     return False
 
 
@@ -128,7 +128,7 @@ def _unreached(path: str, name: str) -> Finding:
 
 def _host_folder(folder: str, host: str) -> Iterator[Finding]:
     try:
-        found = hosts_file.examine(folder)
+        found = hosts_file.read(folder)
     except RefusalError as error:
         yield would_refuse(error, host)
         return
@@ -144,7 +144,7 @@ def _host_folder(folder: str, host: str) -> Iterator[Finding]:
 
 
 def _misnamed(folder: str) -> Iterator[Finding]:
-    """Where there is no file of hosts: what was probably meant to be it."""
+    """In a folder without hosts.toml: the file that was probably meant to be it."""
     path = os.path.join(folder, _HOSTS_FILE)
     if os.path.exists(path):
         return
@@ -163,19 +163,19 @@ def _misnamed(folder: str) -> Iterator[Finding]:
 
 
 def unusable_files(found: RegistryHosts, host: str) -> Iterator[Finding]:
-    """Files of certificates that a pull would be refused for; over plain http none is used."""
+    """Certificate files that a pull would be refused for; over plain http none is used."""
     for each in (*found.mirrors, found.server):
         settings = each.connection
         is_plain = each.base.startswith("http://") or (not each.base and is_local(host) and not host.endswith(":443"))
         if is_plain or not (settings.ca_files or settings.client_pairs):
             continue
-        for location, fault in certificates.load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), settings):
+        for location, fault in load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), settings):
             text = f"{str(fault).removeprefix(f'{location}: ')}; pulls from {whose(host)} are refused"
             yield Finding(Severity.ERROR, location, "", text, fault.hint)
 
 
 def would_refuse(error: RefusalError, host: str) -> Finding:
-    """The finding of what a pull from a host is refused for."""
+    """The finding of an error for which a pull from a host is refused."""
     finding = error.finding
     return replace(finding, severity=Severity.ERROR, text=f"{finding.text}; pulls from {whose(host)} are refused")
 
@@ -197,7 +197,7 @@ _LOOSE_PORT: Final = re.compile(r"(?P<host>.*[^_:.-])[_:.-]+(?P<port>[0-9]{2,5})
 
 
 def host_of_folder(name: str) -> str:
-    """The host that a folder's name stands for; empty when no reference can name it."""
+    """The host of a folder's name; empty if no reference can name it."""
     if name == DEFAULT:
         return name
     found = _PORTED.fullmatch(name)
@@ -205,7 +205,7 @@ def host_of_folder(name: str) -> str:
 
 
 def host_of(name: str) -> str:
-    """The name, if references name a registry so; else empty.
+    """The name, if references can name a registry so; else empty.
 
     >>> host_of("registry.example:5000"), host_of("https://registry.example"), host_of("index.docker.io")
     ('registry.example:5000', '', '')
@@ -217,17 +217,17 @@ def host_of(name: str) -> str:
 
 
 def is_other_name_of_hub(name: str) -> bool:
-    """Whether this is a name of Docker Hub that its references don't have."""
+    """Whether this is a name of Docker Hub other than docker.io, which references have."""
     return name.lower() in _HUB_NAMES
 
 
 def meant_host(name: str) -> str:
-    """The registry that was probably meant by a name that no reference has, with its port; empty when there is none.
+    """The registry, with its port, that was probably meant by a name that no reference has; else empty.
 
     >>> meant_host("https://ghcr.io"), meant_host("localhost__32000"), meant_host("registry-1.docker.io/v2/")
     ('ghcr.io', 'localhost:32000', 'docker.io')
     """
-    address = name.rpartition("@")[2]  # what is before it may be a login
+    address = name.rpartition("@")[2]  # a login may stand before it
     scheme = _SCHEME.match(address)
     bare = address[scheme.end() if scheme is not None else 0 :].partition("/")[0].strip(" .:_").lower()
     if is_other_name_of_hub(bare):
@@ -239,7 +239,7 @@ def meant_host(name: str) -> str:
 
 
 def meant_folder(name: str) -> str:
-    """The name of the folder that was probably meant; empty when nothing is near."""
+    """The name of the folder that was probably meant; else empty."""
     if name.strip("_.*- ").lower() in ("default", "") and name != DEFAULT:
         return DEFAULT
     host, colon, port = meant_host(name).rpartition(":")

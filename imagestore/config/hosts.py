@@ -4,8 +4,8 @@ A folder of folders, one for each registry host: ``registry.example``; with a po
 ``registry.example:5000``; ``_default`` for all others. Inside, ``hosts.toml`` names mirrors in the order to try them
 and the registry's own ``server``, which comes last. Without that file the folder holds certificates in Docker's way.
 
-Deliberate difference: containerd logs a file it can't read and goes to the registry directly, which undoes what the
-operator wanted. Here it is an error with file and line. ``capabilities`` are enforced for every request.
+Deliberate difference: containerd logs a file it can't read and asks the registry directly, against the operator's
+intention. Here it is an error with file and line. ``capabilities`` are enforced for every request.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def candidates(host: str) -> tuple[str, ...]:
 
 
 def find_folder(host: str, folders: Sequence[str]) -> str:
-    """The folder that holds a host's configuration; empty when there is none.
+    """The folder of a host's configuration; empty if there is none.
 
     Raises:
-        ConfigError: there may be one, but it can't be looked into. Of the folders that weren't configured, those closed
-            to this user are passed over: they are the system's runtimes'.
+        ConfigError: a folder can't be read. Default folders that this user may not read are skipped, since they belong
+            to the system's runtimes.
     """
     for root in folders:
         for name in candidates(host):
@@ -69,11 +69,7 @@ def find_folder(host: str, folders: Sequence[str]) -> str:
 
 
 def read_hosts(host: str, folders: Sequence[str]) -> RegistryHosts:
-    """Read what the folders say about a registry host.
-
-    Args:
-        host: as in a reference, with its port.
-        folders: searched in order; those that don't exist are passed over.
+    """Read what the folders, searched in order, say about a registry host, named with its port.
 
     Raises:
         ConfigError: names file, line and member.
@@ -87,12 +83,12 @@ def read_hosts(host: str, folders: Sequence[str]) -> RegistryHosts:
 
 
 def configured_folders(config: Config) -> tuple[str, ...]:
-    """The folders that ``config_path`` names; none when it isn't set."""
+    """The folders that ``config_path`` names; none if it isn't set."""
     return tuple(folder for folder in config.settings.registry_config_path.split(":") if folder)
 
 
 def used_folders(config: Config) -> tuple[str, ...]:
-    """The folders where pulls look: ``config_path``'s; without it the default ones, unless tables name mirrors."""
+    """The folders that pulls read: those of ``config_path``, else the default ones, unless tables name mirrors."""
     if config.settings.registry_config_path:
         return configured_folders(config)
     if config.document:
@@ -104,10 +100,7 @@ def used_folders(config: Config) -> tuple[str, ...]:
 
 
 def reader_for(config: Config) -> Callable[[str], RegistryHosts]:
-    """The function that says what is configured for a registry host.
-
-    It raises ConfigError for what can't be used.
-    """
+    """The function that reads what is configured for a registry host, or raises ConfigError."""
     if config.settings.registry_config_path:
         folders = configured_folders(config)
         return lambda host: read_hosts(host, folders)

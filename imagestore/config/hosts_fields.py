@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Visible ASCII and Latin-1, blanks and tabs inside; no control characters (header injection).
 _FIELD_VALUE: Final = re.compile(r"[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?|")
-# Framing, and which part of a blob is wanted: one value for every request would break them.
+# Headers of framing and of ranges, which differ between requests.
 _OF_EACH_REQUEST: Final = frozenset({"connection", "content-length", "range", "te", "transfer-encoding", "upgrade"})
-#: No dial takes longer, and sockets can't wait for every number of seconds.
+#: Sockets can't wait for any number of seconds.
 _LONGEST_DIAL_SECONDS: Final = 24 * 60 * 60
 
 
@@ -49,7 +49,7 @@ class Fields:
     lines: KeyLines
 
     def refuse(self, member: str, text: str, hint: str = "") -> RefusalError:
-        """A refusal of one member; an empty name means the table."""
+        """A refusal of a member; an empty name means the table."""
         path = (*self.path, member) if member else self.path
         shown = dotted(path)
         return refusal(Location(self.file, self.lines.find(path)), shown, text, hint)
@@ -112,7 +112,7 @@ class Fields:
         )
 
     def only_read_here(self) -> Iterator[Finding]:
-        """What has a plain meaning, but not the type that containerd decodes: it then passes over the whole file."""
+        """Warnings of values whose type containerd can't decode; it then ignores the whole file."""
         words = self.table.get("capabilities")
         if isinstance(words, str):
             text = "expected a list, got a text; containerd can't decode that and passes over the whole file"

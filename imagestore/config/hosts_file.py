@@ -1,4 +1,4 @@
-"""Reading one registry host's folder: ``hosts.toml``, or without it certificates in Docker's way (see ``hosts``)."""
+"""Reads one registry host's folder: ``hosts.toml``, or without it certificates in Docker's way (see ``hosts``)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ import functools
 import os
 import posixpath
 import re
-import tomllib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from imagestore.config.certificates import read_folder
-from imagestore.config.connection import HostConfig, RegistryHosts
-from imagestore.config.findings import RefusalError, Severity, byte_order_mark, nearest, refusal
+from imagestore.config.connection import ConnectionSettings, HostConfig, RegistryHosts
+from imagestore.config.findings import RefusalError, Severity, nearest, refusal
 from imagestore.config.hosts_fields import Fields
-from imagestore.config.redaction import quoted_without_secrets
-from imagestore.config.toml_lines import KeyLines
+from imagestore.config.toml_lines import parse_toml
 from imagestore.config.tree import Location
-from imagestore.errors import ConfigError
 from imagestore.util import files
 
 if TYPE_CHECKING:
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
 _FILE_NAME: Final = "hosts.toml"
 _MAX_FILE_BYTES: Final = 1024 * 1024
 _HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|[0-9a-f:.]+")
-# The parser overlooks what stands behind a bracket.
+# urlsplit accepts text behind a bracket.
 _NETLOC: Final = re.compile(r"[^\[\]]*|\[[^\[\]]*\](?::[0-9]*)?")
 _PATH: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@/%-]*")
 _SCHEMES: Final = ("https", "http")
@@ -42,59 +38,20 @@ def read(folder: str) -> RegistryHosts:
     """What a folder says.
 
     Raises:
-        ConfigError: names file, line and member.
-    """
-    try:
-        return examine(folder)
-    except RefusalError as error:
-        raise ConfigError(str(error.finding), hint=error.finding.hint) from error
-
-
-def examine(folder: str) -> RegistryHosts:
-    """What a folder says, for who wants to know what is wrong as a finding.
-
-    Raises:
-        RefusalError: it can't be used.
+        RefusalError: names file, line and member.
     """
     path = os.path.join(folder, _FILE_NAME)
-    raw = _read(path)
-    text = "" if raw is None else _decode(raw, path)
-    marked = [byte_order_mark(path)] if raw is not None and raw.startswith(codecs.BOM_UTF8) else []
-    if not text.strip():
-        server = HostConfig(connection=read_folder(folder), location=folder)
-        return RegistryHosts(server=server, folder=folder, remarks=tuple(marked))
-    return _parse(text, folder, marked)
-
-
-def _read(path: str) -> bytes | None:
-    """The file's bytes; None when there is none."""
     try:
-        return files.read_regular(path, _MAX_FILE_BYTES)
+        raw = files.read_regular(path, _MAX_FILE_BYTES)
     except FileNotFoundError:
-        return None
+        raw = b""
     except OSError as error:
         raise refusal(Location(path, 0), "", f"can't be read: {error.strerror}") from error
-
-
-def _decode(raw: bytes, path: str) -> str:
-    raw = raw.removeprefix(codecs.BOM_UTF8)
-    try:
-        return raw.decode("utf-8").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise refusal(Location(path, line), "", "is not UTF-8", "save the file as UTF-8") from error
-
-
-def _parse(text: str, folder: str, remarks: list[Finding]) -> RegistryHosts:
-    path = os.path.join(folder, _FILE_NAME)
-    lines = KeyLines(text, path)
-    try:
-        document: dict[str, Any] = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        found = re.search(r"at line ([0-9]+)", str(error))
-        # Without a line the parser ran into the end of the text.
-        line = int(found[1]) if found else text.count("\n") + 1
-        raise refusal(Location(path, line), "", f"is not TOML: {quoted_without_secrets(str(error))}") from error
+    remarks: list[Finding] = []
+    document, lines = parse_toml(raw, path, remarks)
+    if not raw.removeprefix(codecs.BOM_UTF8).strip():
+        server = HostConfig(connection=read_certificates(folder), location=folder)
+        return RegistryHosts(server=server, folder=folder, remarks=tuple(remarks))
     root = Fields(document, (), folder, path, lines)
     tables = document.get("host", {})
     if not isinstance(tables, dict):
@@ -114,8 +71,7 @@ def _server(root: Fields) -> HostConfig:
     url = root.text("server")
     if url:
         return _host(root, url, member="server")
-    # As in containerd: without a named server the root's capabilities and path rule have nothing to apply to.
-    # They are read all the same, so that a mistake in them is reported.
+    # As in containerd, capabilities and override_path need a named server. They are read to report mistakes in them.
     root.capabilities()
     root.flag("override_path")
     return HostConfig(headers=root.headers(), connection=root.connection(), location=root.file)
@@ -136,15 +92,15 @@ def base_url(url: str, *, override_path: bool, refuse: Callable[..., Exception])
     """A host's URL with its path as containerd completes it, without a slash at the end.
 
     Args:
-        url: as configured; https when it names no scheme.
-        override_path: take the path as it stands.
+        url: as configured; https if it names no scheme.
+        override_path: keep the path unchanged.
         refuse: makes the error from a text, and perhaps a hint.
     """
     try:
         parts = urlsplit(url if "://" in url else f"https://{url}")
         port = parts.port
     except ValueError as error:
-        # The parser's own words repeat what may be a part of a login.
+        # The parser's message may repeat a part of a login.
         hint = _about_slip(url) or "write it as https://registry.example:5000, the port in digits"
         raise refuse("expected a URL whose host and port can be read", hint) from error
     host = parts.hostname or ""
@@ -164,7 +120,7 @@ def base_url(url: str, *, override_path: bool, refuse: Callable[..., Exception])
 
 
 def _about_slip(url: str) -> str:
-    """The URL that was meant by one with a slip, unless that can't be used either."""
+    """A hint with the URL that was probably meant, if that one is valid."""
     meant = meant_url(url)
     if not meant or meant == url:
         return ""
@@ -176,7 +132,7 @@ def _about_slip(url: str) -> str:
 
 
 def meant_url(url: str) -> str:
-    """The URL that was probably meant by one with a slip before its host; empty where there is none.
+    """The URL that was probably meant by one with a typo before its host; else empty.
 
     >>> meant_url("https:/m.example"), meant_url("htps://m.example/a"), meant_url("ftp://m.example")
     ('https://m.example', 'https://m.example/a', '')
@@ -211,3 +167,33 @@ def _unknown(fields: Fields, known: frozenset[str]) -> list[Finding]:
         for name in fields.table
         if name not in known
     ]
+
+
+def read_certificates(folder: str) -> ConnectionSettings:
+    """The connection settings of a folder without ``hosts.toml``, in Docker's way.
+
+    ``*.crt`` are authorities, ``name.cert`` with ``name.key`` is a client certificate.
+
+    Raises:
+        RefusalError: the folder can't be read, or a certificate or key is there without the other.
+    """
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise refusal(Location(folder, 0), "", f"can't be read: {error.strerror}") from error
+    authorities = tuple(os.path.join(folder, name) for name in names if name.endswith(".crt"))
+    present = frozenset(names)
+    pairs: list[tuple[str, str]] = []
+    for name in names:
+        stem, extension = os.path.splitext(name)
+        if extension == ".cert":
+            if f"{stem}.key" not in present:
+                raise _missing(folder, name, f"{stem}.key")
+            pairs.append((os.path.join(folder, name), os.path.join(folder, f"{stem}.key")))
+        elif extension == ".key" and f"{stem}.cert" not in present:
+            raise _missing(folder, name, f"{stem}.cert")
+    return ConnectionSettings(ca_files=authorities, client_pairs=tuple(pairs))
+
+
+def _missing(folder: str, found: str, wanted: str) -> RefusalError:
+    return refusal(Location(folder, 0), "", f"has {found} but no {wanted}", f"add {wanted}; authorities end in .crt")

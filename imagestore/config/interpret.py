@@ -9,35 +9,26 @@ import imagestore.platforms as platforms
 from imagestore.config.defaults import built_in_tables, default_name, is_of_runtimes, with_built_in
 from imagestore.config.findings import Finding, Severity, dotted, nearest, show, show_at
 from imagestore.config.guest_platform import GuestPlatform, Isolation, PlatformText, RuntimeHandler
+from imagestore.config.key_names import FILE, GUEST, RUNTIME_PLATFORMS
 from imagestore.config.known import (
-    CONTAINERD_SECTION,
     CRI_PLUGIN,
     GUEST_MEMBERS,
-    HANDLER,
     IMAGES_PLUGIN,
-    IMAGES_SECTION,
     MIRROR_PLUGIN,
-    MIRROR_PLUGIN_SECTION,
     REGISTRY_PLUGIN,
-    REGISTRY_PLUGIN_SECTION,
-    REGISTRY_SECTION,
     RUNHCS_TYPE,
-    RUNTIME_PLATFORM,
     RUNTIME_PLUGIN,
-    RUNTIME_SECTION,
-    TOP_LEVEL,
     VERIFIER_PLUGIN,
-    VERIFIER_SECTION,
     WASM_SYSTEMS,
+    Shape,
     normal_member,
     options_of,
 )
-from imagestore.config.mirror_plugin import check_selections, read_mirror_plugin
 from imagestore.config.model import MirrorSettings, RegistrySettings, Settings, VerifierSettings
-from imagestore.config.registry_plugin import read_registry_plugin
+from imagestore.config.own_plugins import check_selections, read_mirror_plugin, read_registry_plugin
 from imagestore.config.section import Section
 from imagestore.config.tree import Entry, Location, plain
-from imagestore.errors import InvalidInputError, InvalidPlatformError
+from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import windows
 from imagestore.platforms.normalize import (
     KNOWN_ARCHITECTURES,
@@ -45,7 +36,6 @@ from imagestore.platforms.normalize import (
     normalize_architecture,
     normalize_os,
 )
-from imagestore.util.durations import Duration
 from imagestore.util.text import printable
 
 if TYPE_CHECKING:
@@ -76,16 +66,16 @@ _ISOLATIONS: Final = {0: Isolation.PROCESS, 1: Isolation.HYPERVISOR}
 
 
 class Reading:
-    """What one pass over the tree found.
+    """The settings and handlers of a merged tree.
 
     Args:
         table: merged keys of version 3 or later.
         name: of the main file.
         host: completes partial platforms.
-        is_merged: whether containerd merges the files into its built-in handlers whatever they write; else these count
-            only where no handler is written.
-        version: of the main file.
         findings: gets what is found.
+        is_merged: whether containerd merges the files into its built-in handlers; else these exist only if no handler
+            is written.
+        version: of the main file.
 
     Attributes:
         settings: of the images section.
@@ -98,26 +88,24 @@ class Reading:
     ) -> None:
         self._host = host
         self._findings = findings
-        top = Section(Entry(table, Location(name, 0)), (), TOP_LEVEL, findings, version=version)
-        plugins = top.section("plugins", None)
+        top = Section(Entry(table, Location(name, 0)), (), FILE, findings, version=version)
+        plugins = top.section("plugins")
         _check_plugin_names(plugins)
-        plugins.section(CRI_PLUGIN, None)
-        containerd = plugins.section(RUNTIME_PLUGIN, RUNTIME_SECTION).section(
-            "containerd", CONTAINERD_SECTION, path=("containerd",)
-        )
-        images = plugins.section(IMAGES_PLUGIN, IMAGES_SECTION)
+        plugins.section(CRI_PLUGIN)
+        containerd = plugins.section(RUNTIME_PLUGIN).section("containerd", path=("containerd",))
+        images = plugins.section(IMAGES_PLUGIN)
         verifier = None
         if VERIFIER_PLUGIN in plugins.table:
-            verifier = _verifier(plugins.section(VERIFIER_PLUGIN, VERIFIER_SECTION))
-        registry = read_registry_plugin(plugins.section(REGISTRY_PLUGIN, REGISTRY_PLUGIN_SECTION))
-        mirror_section = plugins.section(MIRROR_PLUGIN, MIRROR_PLUGIN_SECTION)
+            verifier = _verifier(plugins.section(VERIFIER_PLUGIN))
+        registry = read_registry_plugin(plugins.section(REGISTRY_PLUGIN))
+        mirror_section = plugins.section(MIRROR_PLUGIN)
         mirror = read_mirror_plugin(mirror_section)
         self.settings = _settings(images, verifier, registry, mirror)
         self.default_name = PlatformText(
             containerd.text("default_runtime_name"), containerd.location_of("default_runtime_name")
         )
         self._image_side = self._runtime_platforms(images)
-        runtimes = containerd.section("runtimes", None, path=("runtimes",))
+        runtimes = containerd.section("runtimes", path=("runtimes",))
         self.default_handler = self.default_name.text or default_name(host)
         is_written = any(is_of_runtimes(entry) for entry in runtimes.table.values())
         unwritten = built_in_tables(host) if is_merged or not is_written else {self.default_handler}
@@ -125,7 +113,7 @@ class Reading:
         self.handlers = {}
         for name, entry in runtimes.table.items():
             path = ("runtimes", name) if is_of_runtimes(entry) or not entry.path else entry.path[-1:]
-            self.handlers[name] = self._handler(name, runtimes.section(name, HANDLER, path=path))
+            self.handlers[name] = self._handler(name, runtimes.section(name, path=path))
         check_selections(mirror_section, mirror, self.handlers, host)
         for handler, section in self._image_side.items():
             if handler not in self.handlers:
@@ -138,22 +126,22 @@ class Reading:
         """Tables of ``runtime_platforms`` by handler, with those of containerd's misspelt migration below them."""
         found: dict[str, Section] = {}
         for name in ("runtime_platform", "runtime_platforms"):
-            tables = images.section(name, None, path=(name,))
+            tables = images.section(name, path=(name,))
             if name == "runtime_platform" and tables.table:
                 text = "is what containerd's migration writes and containerd doesn't read; it is read here"
                 tables.report(Severity.WARNING, "", text, "rename it to runtime_platforms")
             for handler, entry in tables.table.items():
                 if name == "runtime_platform" and isinstance(entry.value, dict):
-                    # There the migration leaves an object where a text belongs.
+                    # containerd's migration writes a table where a text belongs.
                     kept = {key: held for key, held in entry.value.items() if isinstance(held.value, str)}
                     entry = Entry(kept, entry.location)
-                found[handler] = Section(entry, (*tables.path, handler), RUNTIME_PLATFORM, self._findings)
+                found[handler] = Section(entry, (*tables.path, handler), RUNTIME_PLATFORMS.at(handler), self._findings)
         return found
 
     def _handler(self, name: str, section: Section) -> RuntimeHandler:
         _check_handler_name(name, section)
         runtime_type = section.text("runtime_type")
-        options = section.section("options", options_of(runtime_type))
+        options = section.section("options", shape=Shape(options_of(runtime_type) or ()))
         image_side = self._image_side.get(name)
         isolation, sandbox_platform = _sandbox(runtime_type, options)
         return RuntimeHandler(
@@ -185,7 +173,7 @@ class Reading:
         if entry is None or not isinstance(entry.value, dict):
             return None
         section = Section(
-            _with_normal_members(entry, handler), (*handler.path, "guest_platform"), GUEST_MEMBERS, self._findings
+            _with_normal_members(entry, handler), (*handler.path, "guest_platform"), GUEST, self._findings
         )
         members = {name: section.text(name) for name in GUEST_MEMBERS if name != "OSFeatures"}
         features = section.texts("OSFeatures")
@@ -220,7 +208,7 @@ class Reading:
 
 
 def _check_handler_name(name: str, section: Section) -> None:
-    """CRI requests carry it, records are kept under it, and an empty one stands for the default handler."""
+    """CRI requests and image records have this name; an empty one means the default handler."""
     if not name:
         section.report(Severity.ERROR, "", "no request can name a handler without a name", "give it a name")
     elif len(name) > _MAX_NAME_CHARACTERS or printable(name) != name:
@@ -231,43 +219,26 @@ def _check_handler_name(name: str, section: Section) -> None:
 def _verifier(section: Section) -> VerifierSettings:
     default = VerifierSettings()
     most = section.integer("max_verifiers")
-    seconds = _seconds(section, "per_verifier_timeout")
     return VerifierSettings(
         bin_dir=section.text("bin_dir") or default.bin_dir,
         max_verifiers=default.max_verifiers if most is None else most,
-        timeout_seconds=seconds or default.timeout_seconds,
+        timeout_seconds=section.seconds("per_verifier_timeout", 0.0) or default.timeout_seconds,
     )
-
-
-def _seconds(section: Section, key: str) -> float | None:
-    """A duration; None where it isn't set or can't be read."""
-    text = section.text(key)
-    if not text:
-        return None
-    try:
-        found = Duration.parse(text)
-    except InvalidInputError as error:
-        section.report(Severity.ERROR, key, str(error), error.hint)
-        return None
-    if found < Duration():
-        section.report(Severity.ERROR, key, f"expected a duration that isn't negative, got {show(text)}")
-        return None
-    return found.seconds
 
 
 def _settings(
     images: Section, verifier: VerifierSettings | None, registry: RegistrySettings, mirror: MirrorSettings
 ) -> Settings:
-    pinned = images.section("pinned_images", None)
+    pinned = images.section("pinned_images")
     for use, entry in pinned.table.items():
         if not isinstance(entry.value, str):
             pinned.report(Severity.ERROR, use, f"expected a text, got {show_at((*pinned.path, use), entry.value)}")
     return Settings(
         snapshotter=images.text("snapshotter"),
         pinned_images={use: pinned.text(use) for use in pinned.table if pinned.text(use)},
-        registry_config_path=images.section("registry", REGISTRY_SECTION).text("config_path"),
+        registry_config_path=images.section("registry").text("config_path"),
         max_concurrent_downloads=images.integer("max_concurrent_downloads"),
-        image_pull_progress_timeout=_seconds(images, "image_pull_progress_timeout") or None,
+        image_pull_progress_timeout=images.seconds("image_pull_progress_timeout", 0.0) or None,
         image_verifier=verifier,
         registry=registry,
         mirror=mirror,
@@ -275,7 +246,7 @@ def _settings(
 
 
 def _snapshotter(handler: Section, image_side: Section | None, settings: Settings) -> str:
-    """containerd hands a handler's own snapshotter to the images section where that names none."""
+    """The image side's snapshotter, else, as in containerd, the handler's own, else the default one."""
     explicit = image_side.text("snapshotter") if image_side is not None else ""
     own = handler.text("snapshotter")
     return explicit or own or settings.snapshotter
@@ -299,7 +270,7 @@ def _sandbox(runtime_type: str, options: Section) -> tuple[Isolation | None, Pla
 
 
 def _with_normal_members(entry: Entry, handler: Section) -> Entry:
-    """The table with its members in the KEP's spelling; one that is given twice must say the same both times."""
+    """The table with its members in the KEP's spelling; one given twice must have the same value both times."""
     members: Table = {}
     assert isinstance(entry.value, dict)
     for name, held in entry.value.items():
@@ -329,7 +300,7 @@ def _check_member(section: Section, name: str, text: str) -> bool:
 
 
 def _check_names(section: Section, members: Mapping[str, str]) -> None:
-    """Warn about an operating system or architecture that no image can have: usually a slip."""
+    """Warn about an operating system or architecture that images don't use: usually a typo."""
     architecture = normalize_architecture(members["Architecture"], members["Variant"])[0]
     for name, value, known in (
         ("OS", members["OS"].lower(), KNOWN_OPERATING_SYSTEMS | {"macos", *WASM_SYSTEMS}),
@@ -342,7 +313,7 @@ def _check_names(section: Section, members: Mapping[str, str]) -> None:
 
 
 def _check_plugin_names(plugins: Section) -> None:
-    """Warn about names that were meant to be ours: a slip here would silently leave the defaults in place."""
+    """Warn about misspelt names of plugins that are read, since their tables would have no effect."""
     ours = (RUNTIME_PLUGIN, IMAGES_PLUGIN, CRI_PLUGIN, REGISTRY_PLUGIN, MIRROR_PLUGIN)
     for name in plugins.table:
         if name in ours or not name.lower().startswith("io"):

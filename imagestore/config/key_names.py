@@ -1,8 +1,8 @@
-"""Key names brought to one spelling, file by file, before anything is merged.
+"""The known tables of a file, and its key names brought to one spelling before anything is merged.
 
 containerd decodes tables into records whose keys compare without case, so ``Snapshotter`` of an import overrides the
-main file's ``snapshotter``. Names that people give (plugins, handlers, hosts) are told apart by case and stay as they
-are, and so do unknown keys.
+main file's ``snapshotter``. Names that users choose (plugins, handlers, hosts) differ by case and stay as they are,
+and so do unknown keys.
 """
 
 from __future__ import annotations
@@ -21,43 +21,50 @@ if TYPE_CHECKING:
     from imagestore.config.tree import Path, Table
 
 
-_GUEST: Final = Shape(known.GUEST_MEMBERS)
+GUEST: Final = Shape(known.GUEST_MEMBERS)
 _OPTIONS: Final = Shape()
-_HANDLER: Final = Shape(known.HANDLER, {"guest_platform": _GUEST, "options": _OPTIONS})
-_CONTAINERD: Final = Shape(
-    (*known.CONTAINERD_SECTION, *known.IMAGES_KEYS_OF_CONTAINERD),
-    {"runtimes": Shape(each=_HANDLER), "default_runtime": _HANDLER, "untrusted_workload_runtime": _HANDLER},
-)
+_HANDLER: Final = Shape(known.HANDLER, {"guest_platform": GUEST, "options": _OPTIONS})
+_HANDLERS: Final = {
+    "runtimes": Shape(each=_HANDLER),
+    "default_runtime": _HANDLER,
+    "untrusted_workload_runtime": _HANDLER,
+}
 _CNI: Final = Shape(known.CNI_KEYS)
-#: Names that people give, with values of their own.
+#: Names that users choose, with values of their own.
 _NAMED: Final = Shape(each=Shape())
-_SIDES: Final = Shape(each=Shape(known.RUNTIME_PLATFORM))
+RUNTIME_PLATFORMS: Final = Shape(each=Shape(known.RUNTIME_PLATFORM))
 _LOGIN: Final = Shape(known.REGISTRY_LOGIN, is_login=True)
+REGISTRY: Final = Shape(
+    known.REGISTRY_SECTION,
+    {
+        "mirrors": Shape(each=Shape(known.REGISTRY_MIRROR)),
+        "configs": Shape(each=Shape(known.REGISTRY_CONFIG, {"tls": Shape(known.REGISTRY_TLS), "auth": _LOGIN})),
+        "auths": Shape(each=_LOGIN),
+    },
+)
 _IMAGES_INSIDE: Final = {
-    "registry": Shape(
-        known.REGISTRY_SECTION,
-        {
-            "mirrors": Shape(each=Shape(known.REGISTRY_MIRROR)),
-            "configs": Shape(each=Shape(known.REGISTRY_CONFIG, {"tls": Shape(known.REGISTRY_TLS), "auth": _LOGIN})),
-            "auths": Shape(each=_LOGIN),
-        },
-    ),
+    "registry": REGISTRY,
     "pinned_images": _NAMED,
     "image_decryption": Shape(("key_model",)),
-    "runtime_platforms": _SIDES,
-    "runtime_platform": _SIDES,
+    "runtime_platforms": RUNTIME_PLATFORMS,
+    "runtime_platform": RUNTIME_PLATFORMS,
 }
-_RUNTIME_INSIDE: Final = {"containerd": _CONTAINERD, "cni": _CNI}
-#: Version 1 and 2: everything in one table.
+#: Version 1 and 2: all in one table.
 _CRI: Final = Shape(
     (*known.RUNTIME_SECTION, *known.IMAGES_SECTION, *known.SERVER_KEYS, "sandbox_image"),
-    {**_RUNTIME_INSIDE, **_IMAGES_INSIDE},
+    {
+        "containerd": Shape((*known.CONTAINERD_SECTION, *known.IMAGES_KEYS_OF_CONTAINERD), _HANDLERS),
+        "cni": _CNI,
+        **_IMAGES_INSIDE,
+    },
 )
 _PLUGINS: Final = Shape(
     inside={
         "cri": _CRI,
         known.CRI_PLUGIN: _CRI,
-        known.RUNTIME_PLUGIN: Shape(known.RUNTIME_SECTION, _RUNTIME_INSIDE),
+        known.RUNTIME_PLUGIN: Shape(
+            known.RUNTIME_SECTION, {"containerd": Shape(known.CONTAINERD_SECTION, _HANDLERS), "cni": _CNI}
+        ),
         known.IMAGES_PLUGIN: Shape(known.IMAGES_SECTION, _IMAGES_INSIDE),
         known.VERIFIER_PLUGIN: Shape(known.VERIFIER_SECTION),
         known.REGISTRY_PLUGIN: Shape(
@@ -81,25 +88,15 @@ FILE: Final = Shape(
 
 
 def fold_file(table: Table, findings: list[Finding]) -> Table:
-    """All names of one file in the spelling that the rest of the package reads.
-
-    Args:
-        table: as read.
-        findings: gets a warning for each key that is given in two spellings.
-    """
+    """Bring all names of one file to the known spelling; a key given in two spellings is a warning."""
     return _fold(table, FILE, (), findings)
 
 
 def fold_names(table: Table, names: Iterable[str], path: Path, findings: list[Finding]) -> Table:
-    """Rename keys that equal a known name but for case.
+    """Rename keys that differ from one of ``names`` only by case.
 
-    Of a key given in two spellings the exact one is used, else the last one; tables in two spellings are joined.
-
-    Args:
-        table: as read.
-        names: in the spelling wanted.
-        path: of the table, for findings.
-        findings: gets a warning for each doubled key.
+    Of a key given in two spellings, which is a warning, the exact one is used, else the last one. Tables in two
+    spellings are joined.
     """
     wanted = {name.lower(): name for name in names}
     folded: Table = {}
@@ -125,7 +122,7 @@ def fold_names(table: Table, names: Iterable[str], path: Path, findings: list[Fi
 
 
 def _fold(table: Table, shape: Shape, path: Path, findings: list[Finding]) -> Table:
-    if shape is _GUEST:
+    if shape is GUEST:
         return _fold_guest(table)
     inside = {name.lower(): inner for name, inner in shape.inside.items()} if shape.names else shape.inside
     folded: Table = {}
@@ -140,7 +137,7 @@ def _fold(table: Table, shape: Shape, path: Path, findings: list[Finding]) -> Ta
 
 
 def _options(handler: Table) -> Shape | None:
-    """The options of a handler's shim; of both known shims where this file doesn't say which it is."""
+    """The options of a handler's shim; of both known shims if this file doesn't name one."""
     kind = next((entry.value for name, entry in handler.items() if name.lower() == "runtime_type"), "")
     options = (
         known.options_of(kind) if isinstance(kind, str) and kind else {**known.RUNHCS_OPTIONS, **known.RUNC_OPTIONS}
@@ -149,7 +146,7 @@ def _options(handler: Table) -> Shape | None:
 
 
 def _fold_guest(table: Table) -> Table:
-    """Members in the KEP's spelling. One that is given twice stays as it is: the reader looks whether both agree."""
+    """Members in the KEP's spelling. One that is given twice stays: the reader checks whether both agree."""
     folded: Table = {}
     for name, entry in table.items():
         target = known.normal_member(name)

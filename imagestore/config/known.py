@@ -1,8 +1,8 @@
-"""Names and types of the keys that are read, or that containerd knows where we read.
+"""Names and kinds of the keys that are read, or that containerd knows in the same tables.
 
 From containerd's documentation (docs/cri/config.md, docs/man/containerd-config.toml.5.md) for versions 1.4 to 2.3,
-and from the option messages of the runc, runhcs and Kata shims. Tables of plugins that have nothing to do with
-runtime handlers and images aren't listed: their keys are kept without judgement. ``guest_platform`` is KEP-4216's.
+and from the option messages of the runc, runhcs and Kata shims. Tables of other plugins aren't listed, and their
+keys are kept unchecked. ``guest_platform`` is KEP-4216's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +20,26 @@ class Shape:
     """What is known of a table.
 
     Attributes:
-        names: keys in the spelling wanted.
+        names: keys in the spelling wanted; with their kinds, if a reader checks these and reports unknown keys.
         inside: shapes of the tables under them.
         each: shape of the tables under every other key.
-        is_login: whether it is a login, in which what isn't known may be secret.
+        is_login: it is a login, in which unknown keys may be secret.
     """
 
-    names: Iterable[str] = ()
+    names: Mapping[str, Kind] | tuple[str, ...] = ()
     inside: Mapping[str, Shape] = field(default_factory=dict)
     each: Shape | None = None
     is_login: bool = False
+
+    def at(self, name: str) -> Shape:
+        """The shape of the table under a key; an empty one if nothing is known of it."""
+        return self.inside.get(name, self.each) or Shape()
 
 
 RUNTIME_PLUGIN: Final = "io.containerd.cri.v1.runtime"
 IMAGES_PLUGIN: Final = "io.containerd.cri.v1.images"
 VERIFIER_PLUGIN: Final = "io.containerd.image-verifier.v1.bindir"
-#: Our own; containerd keeps tables of plugins that it doesn't know.
+#: This project's own; containerd keeps tables of plugins that it doesn't know.
 REGISTRY_PLUGIN: Final = "io.imagestore.registry.v1"
 MIRROR_PLUGIN: Final = "io.imagestore.mirror.v1"
 #: Version 2's one CRI plugin; from version 3 on it has only the streaming server's keys.

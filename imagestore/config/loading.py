@@ -1,4 +1,4 @@
-"""Reading configurations: from a path or from text."""
+"""Reading configurations from a path or from text, and writing the effective one: merged and migrated."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import os
 from typing import TYPE_CHECKING
 
 from imagestore.config.findings import Finding, RefusalError, Severity, dotted, show
-from imagestore.config.imports import BASE_VERSION, load_files
 from imagestore.config.interpret import Reading
+from imagestore.config.key_names import FILE
+from imagestore.config.known import RUNTIME_PLUGIN
 from imagestore.config.model import Config
-from imagestore.config.source import read_bytes
-from imagestore.config.tree import Entry, Location
+from imagestore.config.redaction import value_without_secrets
+from imagestore.config.source import BASE_VERSION, load_files, read_bytes
+from imagestore.config.tree import Entry, Location, plain
 from imagestore.errors import ConfigError
 from imagestore.platforms import host as host_module
 
 if TYPE_CHECKING:
+    from imagestore.config.tree import Plain
     from imagestore.platforms.platform import Platform
 
 
@@ -29,11 +32,7 @@ def load(path: str | os.PathLike[str], *, host: Platform | None = None) -> Confi
         ConfigError: names file, line and key of what can't be used.
     """
     name = os.fspath(path)
-    try:
-        raw = read_bytes(name)
-    except RefusalError as error:
-        raise _config_error([error.finding]) from error
-    return _accepted(raw, name, host)
+    return _accepted(read_bytes(name), name, host)
 
 
 def loads(text: str, *, filename: str = "config.toml", host: Platform | None = None) -> Config:
@@ -95,10 +94,37 @@ def read(raw: bytes, name: str, host: Platform | None) -> tuple[Config | None, l
 def _accepted(raw: bytes, name: str, host: Platform | None) -> Config:
     config, findings = read(raw, name, host)
     if config is None:
-        raise _config_error([finding for finding in findings if finding.severity is Severity.ERROR])
+        first, *others = (finding for finding in findings if finding.severity is Severity.ERROR)
+        raise ConfigError(f"{first} (and {len(others)} more)" if others else str(first), hint=first.hint)
     return config
 
 
-def _config_error(faults: list[Finding]) -> ConfigError:
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return ConfigError(f"{faults[0]}{more}", hint=faults[0].hint)
+def effective(config: Config) -> dict[str, Plain]:
+    """The merged and migrated keys as plain values, without ``imports``; what looks like a secret is redacted.
+
+    Args:
+        config: as loaded; the built-in default gives its handler's table.
+    """
+    document = plain(config.document) if config.document else _of_handlers(config)
+    document.pop("imports", None)
+    shown = value_without_secrets(document, FILE)
+    return shown if isinstance(shown, dict) else {}
+
+
+def dumps(config: Config) -> str:
+    """The effective configuration as TOML; reading it gives the same handlers and platforms.
+
+    What is dumped has at least version 3, and with that always the built-in handlers.
+    """
+    import tomli_w
+
+    sources = ", ".join(ascii(name)[1:-1] for name in config.files) or "built-in defaults"
+    return f"# Effective configuration of {sources}\n{tomli_w.dumps(effective(config))}"
+
+
+def _of_handlers(config: Config) -> dict[str, Plain]:
+    tables: dict[str, Plain] = {}
+    for name, handler in config.handlers.items():
+        tables[name] = {"runtime_type": handler.runtime_type, "options": dict(handler.options)}
+    containerd: dict[str, Plain] = {"default_runtime_name": config.default_handler, "runtimes": tables}
+    return {"version": config.version, "plugins": {RUNTIME_PLUGIN: {"containerd": containerd}}}

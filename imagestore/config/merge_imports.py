@@ -30,13 +30,7 @@ _REPLACED_ENTRIES: Final = frozenset({"proxy_plugins", "stream_processors", "tim
 
 
 def merge(base: Table, over: Table, findings: list[Finding]) -> Table:
-    """Lay one file's keys over another's; both of the same version.
-
-    Args:
-        base: read before.
-        over: the import.
-        findings: gets a note for every zero value that doesn't override.
-    """
+    """Merge an import, ``over``, into the keys read before, of the same version."""
     merged = dict(base)
     for name, entry in over.items():
         before = merged.get(name)
@@ -83,15 +77,7 @@ def _joined(before: Entry, entry: Entry) -> Entry:
 
 
 def deep(before: Entry, entry: Entry, path: Path, findings: list[Finding], *, depth: int | None = None) -> Entry:
-    """Merge tables key by key, to a depth or to the leaves; anything else is replaced.
-
-    Args:
-        before: read before.
-        entry: what is laid over it.
-        path: of both.
-        findings: gets a warning where a key replaces one in another spelling.
-        depth: how deep; None for all the way.
-    """
+    """Merge tables key by key, ``depth`` levels deep (None: all); other values are replaced."""
     if depth == 0 or not isinstance(before.value, dict) or not isinstance(entry.value, dict):
         _warn_of_spelling(before, entry, path, findings)
         return entry
@@ -100,7 +86,7 @@ def deep(before: Entry, entry: Entry, path: Path, findings: list[Finding], *, de
         held = merged.get(name)
         lower = None if depth is None else depth - 1
         merged[name] = inner if held is None else deep(held, inner, (*path, name), findings, depth=lower)
-    # The table stays where it was opened first: that is where a person looks for it.
+    # The location is where the table was opened first, since users look for it there.
     return replace(before, value=merged)
 
 

@@ -1,4 +1,4 @@
-"""Bringing older configurations to one shape, a version at a time, in memory only.
+"""Migrates older configurations, a version at a time, in memory only.
 
 * 1 to 2: short plugin names become full ones (``cri`` becomes ``io.containerd.grpc.v1.cri``).
 * 2 to 3: the CRI plugin is split; runtime handlers go to ``io.containerd.cri.v1.runtime``, images to
@@ -53,14 +53,7 @@ _MOVED_SECTIONS: Final = (
 
 
 def migrate(table: Table, version: int, target: int, findings: list[Finding]) -> Table:
-    """Bring one file's keys to a later version.
-
-    Args:
-        table: as read; left as it is.
-        version: the file's.
-        target: 3 or 4.
-        findings: gets warnings about keys that a newer containerd no longer reads.
-    """
+    """Bring one file's keys to version 3 or 4; keys that a newer containerd doesn't read are warnings."""
     if version < 2:
         table = _name_plugins(table)
     table = _split_cri(table, version, findings)

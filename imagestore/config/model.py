@@ -1,4 +1,4 @@
-"""The configuration as one value: handlers, settings, and what was found while reading."""
+"""The configuration as one value: handlers, settings, and findings of the load."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class VerifierSettings:
     """containerd's plugin ``io.containerd.image-verifier.v1.bindir``.
 
     Attributes:
-        bin_dir: folder of programs; every executable in it is asked, in the order of their names.
-        max_verifiers: so many at most; negative means all.
-        timeout_seconds: for each.
+        bin_dir: folder of programs; each executable in it is run, in the order of their names.
+        max_verifiers: run at most; negative means all.
+        timeout_seconds: of each.
     """
 
     bin_dir: str = "/opt/containerd/image-verifier/bin"
@@ -37,12 +37,12 @@ class RegistrySettings:
     """What the operator allows and limits about registries; the plugin table ``io.imagestore.registry.v1``.
 
     Attributes:
-        mirror_credentials: host of a mirror to the registry whose credentials it is shown; other hosts are shown none.
-        foreign_layer_hosts: hosts that a layer's own addresses may lead to.
+        mirror_credentials: host of a mirror to the registry whose credentials it gets; other mirrors get none.
+        foreign_layer_hosts: hosts from which a layer's ``urls`` may be fetched.
         trusted_realms: pairs (registry host, token service host) that belong together.
-        is_realm_strict: credentials don't go to token services outside the registry's domain.
+        is_realm_strict: credentials aren't sent to token services outside the registry's domain.
         bytes_per_second: of blobs, for one pull; None for no limit.
-        parallel_ranges: parts of one large blob that are fetched at a time; None for the default.
+        parallel_ranges: ranges of one large blob fetched at a time; None for the default.
         connections_per_host: transfers of blobs at one host at a time; None for the default.
     """
 
@@ -61,16 +61,16 @@ class Upstream:
 
     Attributes:
         name: its host, as references name it.
-        endpoints: URLs to ask in this order instead of what is configured for the host; none by default.
-        handlers: runtime handlers whose manifests of an index are fetched as soon as the index is asked for.
-        platforms: the same for platforms.
-        fresh_seconds: for so long a tag is served without asking where it leads now.
+        endpoints: URLs to ask in this order, instead of what is configured for the host.
+        handlers: runtime handlers whose manifests of an index are prefetched.
+        platforms: whose manifests of an index are prefetched.
+        fresh_seconds: how long a tag is served without asking where it leads now.
         immutable_tags: patterns (``*``, ``?``, ``[…]``) of tags that never move, and so are asked for once.
-        serves_stale: serve what is here while the upstream can't be asked.
-        requests_per_second: of manifests and blobs that are asked for; None for no limit.
-        bytes_per_second: that are fetched altogether; None for no limit.
+        serves_stale: serve stale documents while the upstream can't be asked.
+        requests_per_second: for manifests and blobs; None for no limit.
+        bytes_per_second: fetched in all; None for no limit.
         max_connections: transfers of blobs at a time.
-        quota_bytes: that its content may take here; None for no limit.
+        quota_bytes: for its content; None for no limit.
         is_private: served only to clients that show a certificate of the listener's ``client_ca``.
     """
 
@@ -117,21 +117,21 @@ class MirrorSettings:
 
     Attributes:
         upstreams: by name.
-        default_upstream: meant by a request that names none (dockerd's ``registry-mirrors``); empty for none.
-        is_offline: nothing is dialled; only what is here is served.
-        has_catalog: ``_catalog`` lists what is here.
+        default_upstream: of requests that name none (dockerd's ``registry-mirrors``); empty for none.
+        is_offline: nothing is dialled; only content in the store is served.
+        has_catalog: ``_catalog`` lists the repositories.
         replicas: URLs of all replicas of this mirror, its own too; each digest has one of them as its owner.
-        replica: this one's URL; empty where there is one replica.
+        replica: this one's URL; empty if there are no others.
         replica_ca: file with the authority of the other replicas' certificates; empty for the system's.
         replica_certificate: PEM file shown to the other replicas, which private upstreams need; empty for none.
-        replica_key: PEM file of its key; empty where the certificate's file has it.
+        replica_key: PEM file of its key; empty if the certificate's file has it.
         certificate: PEM file; empty for plain HTTP.
-        key: PEM file of its key; empty where the certificate's file has it.
-        client_ca: PEM file with the authority of clients' certificates; empty where none are asked for.
+        key: PEM file of its key; empty if the certificate's file has it.
+        client_ca: PEM file with the authority of clients' certificates; empty if none are asked for.
         max_connections: of clients at a time.
-        answer_seconds: a client that had no answer from upstream for so long is refused, and asks its next host.
-        bucket: where blobs are kept besides the disk, for all replicas; None for nowhere.
-        local_quota_bytes: what this machine's copies of a bucket's content may take.
+        answer_seconds: how long a client waits for upstream's answer; then it is refused, and asks its next host.
+        bucket: that keeps blobs, too, for all replicas; None for none.
+        local_quota_bytes: for this machine's copies of a bucket's content.
     """
 
     upstreams: Mapping[str, Upstream] = field(default_factory=dict, hash=False)
@@ -154,7 +154,7 @@ class MirrorSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the images section says besides platforms.
+    """What the images section says, without platforms.
 
     Attributes:
         snapshotter: the default one; empty when not set.
@@ -162,7 +162,7 @@ class Settings:
         registry_config_path: folders with ``hosts.toml`` files, separated by colons; empty when not set.
         max_concurrent_downloads: layers fetched at once for one image; None when not set.
         image_pull_progress_timeout: seconds without a byte after which a CRI pull is cancelled; None when not set or 0.
-        image_verifier: programs that are asked before an image is fetched; None when not configured.
+        image_verifier: programs that check an image before it is fetched; None when not configured.
         registry: what is allowed and limited about registries.
         mirror: what a mirror serves.
     """
@@ -179,16 +179,16 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A configuration that can be used: everything in it was checked.
+    """A valid configuration.
 
     Attributes:
         handlers: by name, in file order.
-        default_handler: name that an empty one stands for; always one of ``handlers``.
+        default_handler: name of the handler that an empty name means; always one of ``handlers``.
         host: the node's platform, against which partial platforms were completed.
         settings: the images section's other keys.
         files: the files read, the main one first; empty for the built-in defaults.
         version: of the main file's format; the merged result has at least version 3.
-        findings: warnings and notes met while reading; ``check`` adds those that need a look at the whole.
+        findings: warnings and notes of the load; ``check`` adds those about the whole.
         document: the merged and migrated keys, for ``dump``.
     """
 
@@ -215,8 +215,6 @@ class Config:
     def sandbox_image(self, name: str) -> str:
         """The pause image of a handler's pods: its option SandboxImage, else the pinned image named ``sandbox``.
 
-        A pod shares the sandbox that this image makes, so it is pulled for the handler like the pod's own images.
-
         Args:
             name: of the handler; empty for the default one.
 
@@ -242,7 +240,7 @@ class Config:
         Args:
             name: of the handler; empty for the default one.
             host: the node's platform, when it isn't the configuration's own.
-            explicit: a platform asked for in the call; it wins over everything configured.
+            explicit: overrides the configured platform.
 
         Raises:
             UnknownRuntimeHandlerError: no such handler.

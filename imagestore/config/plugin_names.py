@@ -1,4 +1,4 @@
-"""Names of plugins that a file of this version doesn't have: what containerd makes of them, and what was meant.
+"""Plugin names of other versions: what containerd makes of them, and what was meant.
 
 Version 1 names plugins by their last part (``cri``), version 2 by a URI of at least four parts, version 3 splits the
 CRI plugin. containerd 1 compares names with those of the file's version (its V1DisabledFilter and Config.Decode) and
@@ -18,7 +18,6 @@ from imagestore.config.tree import child
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from imagestore.config.source import SourceFile
     from imagestore.config.tree import Entry, Path, Table
 
 
@@ -56,20 +55,20 @@ def full_name(plugin: str) -> str:
     return _V1_NAMES.get(plugin, f"io.containerd.{kind}.v1.{plugin}")
 
 
-def foreign_names(source: SourceFile) -> Iterator[Finding]:
-    """A finding for each name of a plugin that the file's version doesn't have, wherever it stands."""
-    plugins = child(source.table, "plugins")
+def foreign_names(table: Table, version: int) -> Iterator[Finding]:
+    """A finding for each name of a plugin in a file that the file's version doesn't have."""
+    plugins = child(table, "plugins")
     for name, entry in plugins.items():
-        # Unquoted dots: told where the tables are read.
+        # Unquoted dots are reported where the tables are read.
         if name != "io":
-            yield from _judge(name, source.version, entry, "the table", _raises_version(plugins, source.version))
+            yield from _judge(name, version, entry, "the table", _raises_version(plugins, version))
     for key in _LISTS:
-        listed = source.table.get(key)
+        listed = table.get(key)
         if listed is None or not isinstance(listed.value, list):
             continue
         for item in listed.value:
             if isinstance(item, str):
-                yield from _judge(item, source.version, listed, "this entry", False)
+                yield from _judge(item, version, listed, "this entry", False)
 
 
 def _raises_version(plugins: Table, version: int) -> bool:
@@ -129,7 +128,7 @@ _OLD_IMAGES_KEYS: Final = known.IMAGES_KEYS_OF_CRI | known.IMAGES_KEYS_OF_CONTAI
 
 
 def generation(path: Path, version: int) -> int:
-    """The version whose names a key's path has; the file's own where the path doesn't tell.
+    """The version whose names a key's path has; the file's own if the path doesn't tell.
 
     >>> generation(("plugins", "cri", "containerd"), 1), generation(("plugins", "io.containerd.cri.v1.images"), 2)
     (1, 3)
@@ -139,11 +138,11 @@ def generation(path: Path, version: int) -> int:
 
 
 def place_of(name: str, here: Path, version: int) -> Path:
-    """The key path under which containerd reads a key of this name; empty when it reads none.
+    """The key path under which containerd reads a key of this name; empty if it reads none.
 
     Args:
         name: the key, in any case.
-        here: path of the table where it stands, as in its file or from ``runtimes`` on.
+        here: path of its table, as in its file or from ``runtimes`` on.
         version: of the file.
 
     >>> place_of("SystemdCgroup", ("runtimes", "runc"), 2)

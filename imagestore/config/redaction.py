@@ -1,8 +1,8 @@
-"""What hides secrets in dumps and in messages.
+"""Hides secrets in dumps and in messages.
 
-Three things tell a secret: the name that it stands under, be that a key, an option of a command, or a variable; its
-place before the ``@`` of an address; and what it looks like, for private keys. A name that is known to mean something
-else is none, so the readers of known tables judge those first.
+A secret is recognized by its name (a key, a command's option or a variable), by its place before the ``@`` of an
+address, and for private keys by its form. A name that is known to mean something else isn't a secret's, so known tables
+are judged first.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _LOCAL: Final = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what stands under a name is probably a secret.
+    """Whether a value of this name is probably a secret.
 
     >>> is_secret_name("--api-key"), is_secret_name("key_file"), is_secret_name("username")
     (True, False, False)
@@ -72,13 +72,13 @@ def is_secret_name(name: str) -> bool:
 
 
 def may_be_secret(path: Sequence[str]) -> bool:
-    """Whether the value at a key path may be a secret: by any name in it, or by its place in the tables of logins."""
+    """Whether the value at a key path may be a secret: by a name in it, or since it is in a table of logins."""
     held_by = {name.lower() for name in path[-2:]}
     return "configs" in held_by or any(is_secret_name(name) for name in path)
 
 
 def kind_of(value: object) -> str:
-    """What a value is, in words, for who must not be told the value.
+    """The kind of a value in words, for messages that must not repeat it.
 
     >>> kind_of("a"), kind_of([1]), kind_of(1), kind_of(True)
     ('a text', 'a list', 'an integer', 'true or false')
@@ -95,7 +95,7 @@ def kind_of(value: object) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """A text for messages and dumps, without the logins, tokens and passwords that it can be seen to hold.
+    """A text for messages and dumps, without recognizable logins, tokens and passwords.
 
     >>> without_secrets("https://user:word@mirror.example/v2?token=word")
     'https://***@mirror.example/v2?***'
@@ -110,13 +110,13 @@ def without_secrets(text: str) -> str:
     assigned = _secret_assignment(text)
     if assigned is None:
         return _without_login(text)
-    # Where an @ follows, a login may have begun before the name.
+    # If an @ follows, a login may have begun before the name.
     is_plain = assigned.start() == 0 or "@" not in text[assigned.end() :]
     return (_without_login(text[: assigned.end()]) if is_plain else "") + REDACTED
 
 
 def quoted_without_secrets(message: str) -> str:
-    """A parser's message, which may quote names from the file, without what these hold.
+    """A parser's message without secrets in the names that it quotes.
 
     >>> quoted_without_secrets("Cannot declare ('a', 'user:word@m.example') twice")
     "Cannot declare ('a', '***@m.example') twice"
@@ -125,7 +125,7 @@ def quoted_without_secrets(message: str) -> str:
 
 
 def _secret_assignment(text: str) -> re.Match[str] | None:
-    """The first name of a secret in a text that has a value behind it."""
+    """The first secret's name in a text that is assigned a value."""
     found = _ASSIGNED.finditer(text)
     return next((each for each in found if is_secret_name(each["name"] or each["option"])), None)
 
@@ -150,12 +150,7 @@ def _parted(address: str) -> tuple[str, str, str]:
 
 
 def value_without_secrets(value: Plain, shape: Shape | None = None) -> Plain:
-    """A value as it may be shown around.
-
-    Args:
-        value: anything that TOML can say.
-        shape: what is known of it, if it is a table.
-    """
+    """A value without secrets; ``shape`` says what is known of it, if it is a table."""
     if isinstance(value, dict):
         return _login(value) if shape is not None and shape.is_login else _table(value, shape)
     if shape is not None and (shape.is_login or any(inner.is_login for inner in shape.inside.values())):
@@ -166,7 +161,7 @@ def value_without_secrets(value: Plain, shape: Shape | None = None) -> Plain:
 
 
 def hidden(value: Plain) -> Plain:
-    """A value of which only the form is shown."""
+    """The form of a value, with all texts redacted."""
     if isinstance(value, dict):
         return _renamed({name: hidden(inner) for name, inner in value.items()})
     if isinstance(value, list):
@@ -175,11 +170,11 @@ def hidden(value: Plain) -> Plain:
 
 
 def _table(table: dict[str, Plain], shape: Shape | None) -> dict[str, Plain]:
-    """Known keys are what they are, and other names are judged by their words."""
+    """A table in which unknown keys are judged by the words in their names."""
     known = {name.lower() for name in shape.names} if shape is not None else set()
     variable = table.get("name")
     if isinstance(variable, str) and is_secret_name(variable) and not known:
-        # One of a list of variables, as Kubernetes writes them.
+        # An environment variable in Kubernetes' form.
         table = {name: hidden(value) if name in ("value", "values") else value for name, value in table.items()}
     found: dict[str, Plain] = {}
     for name, value in table.items():
@@ -199,7 +194,7 @@ def _is_secret(name: str, value: Plain, *, is_known: bool) -> bool:
 
 
 def _unknown(name: str, value: Plain) -> Plain:
-    """What isn't known, and hasn't the name of a secret; but logins are written alike everywhere."""
+    """The value of an unknown key that isn't named as a secret; logins have the same form everywhere."""
     if name.lower() not in _LOGIN_TABLES:
         return value_without_secrets(value)
     if not isinstance(value, dict):
@@ -212,7 +207,7 @@ def _unknown(name: str, value: Plain) -> Plain:
 
 
 def _login(table: dict[str, Plain]) -> dict[str, Plain]:
-    """Of a login its user is shown: another name than the known ones may be a password's too."""
+    """A login with only its username: a key with an unknown name may hold a password, too."""
     return _renamed(
         {
             name: value_without_secrets(value) if name.lower() == "username" else hidden(value)
@@ -222,7 +217,7 @@ def _login(table: dict[str, Plain]) -> dict[str, Plain]:
 
 
 def _renamed(table: dict[str, Plain]) -> dict[str, Plain]:
-    """The table with no secret in its keys; keys that come out alike are numbered."""
+    """The table without secrets in its keys; keys that become equal are numbered."""
     found: dict[str, Plain] = {}
     for name, value in table.items():
         shown = plain = without_secrets(name)
@@ -233,7 +228,7 @@ def _renamed(table: dict[str, Plain]) -> dict[str, Plain]:
 
 
 def _items(items: Sequence[Plain]) -> list[Plain]:
-    """A list; in a command's arguments the secret stands behind its option."""
+    """A list; in a command's arguments a secret follows its option."""
     shown: list[Plain] = []
     is_behind = False
     for item in items:

@@ -1,7 +1,7 @@
 """Mirrors in the main configuration: ``registry.mirrors."<host>".endpoint`` and ``registry.configs."<host>".tls``.
 
-containerd deprecates both in favour of ``hosts.toml`` and ignores them once ``config_path`` is set; so do we. ``*``
-stands for every host without a table of its own. The registry itself comes last, unless it is one of the endpoints.
+containerd deprecates both in favour of ``hosts.toml`` and ignores them if ``config_path`` is set; so does imagestore.
+``*`` means every host without a table of its own. The registry itself comes last, unless it is one of the endpoints.
 Certificates go by the endpoint's host, ``registry-1.docker.io`` for ``docker.io``.
 """
 
@@ -11,11 +11,10 @@ import ipaddress
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.connection import ConnectionSettings, HostConfig, RegistryHosts
-from imagestore.config.findings import RefusalError, dotted, refusal, show
+from imagestore.config.findings import dotted, refusal, show
 from imagestore.config.hosts_file import base_url
 from imagestore.config.known import IMAGES_PLUGIN
 from imagestore.config.tree import child
-from imagestore.errors import ConfigError
 from imagestore.oci.reference import api_host
 
 if TYPE_CHECKING:
@@ -27,26 +26,10 @@ _WILDCARD: Final = "*"
 
 
 def read(host: str, document: Table) -> RegistryHosts:
-    """What the main configuration says about a registry host.
-
-    Args:
-        host: as in a reference, with its port.
-        document: the merged and migrated configuration.
+    """What the merged and migrated configuration says about a registry host, named with its port.
 
     Raises:
-        ConfigError: names file, line and key.
-    """
-    try:
-        return examine(host, document)
-    except RefusalError as error:
-        raise ConfigError(str(error.finding), hint=error.finding.hint) from error
-
-
-def examine(host: str, document: Table) -> RegistryHosts:
-    """What the main configuration says about a registry host; as read(), but an error can be reported as a finding.
-
-    Raises:
-        RefusalError: it can't be used.
+        RefusalError: names file, line and key.
     """
     known = mirrors(document)
     name = host if host in known else _WILDCARD
@@ -55,7 +38,7 @@ def examine(host: str, document: Table) -> RegistryHosts:
     found = tuple(_host(url, entry, document) for url in endpoints if entry is not None)
     own = next((each for each in found if each.base.split("/")[2] == api_host(host)), None)
     if own is not None:
-        # An endpoint that names the registry itself replaces the default: so users configure plain http for it.
+        # Users configure plain http by an endpoint that names the registry itself.
         return RegistryHosts(found, HostConfig(own.base, connection=own.connection, location=own.location))
     name = api_host(host) if api_host(host) in certificates(document) else host
     return RegistryHosts(found, HostConfig(connection=_tls(name, document)))
@@ -106,7 +89,7 @@ def _with_scheme(url: str) -> str:
 
 
 def is_local(host: str) -> bool:
-    """Whether a host, perhaps with a port, is literally this machine itself."""
+    """Whether a host, perhaps with a port, is localhost or a loopback address."""
     name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback

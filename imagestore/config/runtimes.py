@@ -48,21 +48,13 @@ class HandlerPlatform(ResolvedPlatform):
         return tuple(str(finding) for finding in self.findings)
 
     def advise(self, selection: Selection) -> str:
-        """What to change so that this handler gets something from an image; empty when it does, or nothing is known.
-
-        Args:
-            selection: what the handler gets.
-        """
+        """What to change so that a manifest of an image is chosen; empty if one is, or there is no advice."""
         import imagestore.config.explain as explain
 
         return explain.advise(self, selection)
 
     def remarks(self, selection: Selection) -> tuple[str, ...]:
-        """What the handler could run besides what it gets, each with the setting that would choose it.
-
-        Args:
-            selection: what the handler gets.
-        """
+        """Which other manifests the handler could run, each with the setting that would choose it."""
         import imagestore.config.explain as explain
 
         return explain.remarks(self, selection)
@@ -98,10 +90,9 @@ def resolve(handler: RuntimeHandler, *, host: Platform, explicit: Platform | Non
         source = PlatformSource.HOST
         platform, origin = host, same_origin(host, "host")
     _check_version(platform, "os version")
-    # What the call names is the caller's affair: only configured platforms can contradict the configuration.
     is_host = source is PlatformSource.HOST
     matcher = platforms.default_for(platform, host=normal_host, is_guest=_is_guest(handler, source))
-    # containerd's own handler on a Linux that images fit has nothing to contradict.
+    # A built-in handler on Linux can't contradict anything.
     is_usual = is_host and handler.location == BUILT_IN and platform.os == "linux" and matcher.match(platform)
     found: Iterable[Finding] = ()
     if source is not PlatformSource.EXPLICIT and not (is_usual and platform.architecture not in ("unknown", "wasm")):

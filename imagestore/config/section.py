@@ -6,17 +6,19 @@ the wrong type is an error, since containerd doesn't start with it either.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, assert_never
 
-from imagestore.config.findings import Finding, Severity, dotted, nearest, show_at
+from imagestore.config.findings import Finding, Severity, dotted, nearest, show, show_at
 from imagestore.config.key_names import fold_names
-from imagestore.config.known import Kind
+from imagestore.config.known import Kind, Shape
 from imagestore.config.plugin_names import generation, place_of
 from imagestore.config.tree import Entry, Location, Table
+from imagestore.errors import InvalidInputError
+from imagestore.resources import quantity
+from imagestore.util.durations import Duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from imagestore.config.tree import Path
 
 
@@ -28,15 +30,15 @@ class Section:
     """A table with its keys checked.
 
     Args:
-        entry: the table; anything else is an error finding and reads as empty.
+        entry: the table; another value is reported, and reads as empty.
         path: its key path, for findings.
-        known: names and types it may have; None when any key is fine.
+        shape: what is known of it; a shape without kinds allows any key.
         findings: gets what is found.
         version: of the main file.
 
     Attributes:
         path: its key path, as findings call it.
-        version: of the file, where the table's own path doesn't tell it.
+        version: of the file, if the table's own path doesn't tell it.
         location: of the table.
         table: its keys in their known spelling; those of a wrong type are left out.
     """
@@ -45,7 +47,7 @@ class Section:
         self,
         entry: Entry | None,
         path: Path,
-        known: Mapping[str, Kind] | None,
+        shape: Shape,
         findings: list[Finding],
         *,
         version: int = 3,
@@ -54,6 +56,7 @@ class Section:
         self.version = version
         self._written = entry.path if entry is not None else ()
         self.findings = findings
+        self._shape = shape
         self.location = entry.location if entry is not None else Location("", 0)
         self.table: Table = {}
         if entry is None:
@@ -64,8 +67,8 @@ class Section:
             )
             return
         self.table = entry.value
-        if known is not None:
-            self.table = self._checked(fold_names(entry.value, known, path, findings), known)
+        if isinstance(shape.names, Mapping):
+            self.table = self._checked(fold_names(entry.value, shape.names, path, findings), shape.names)
 
     def _checked(self, table: Table, known: Mapping[str, Kind]) -> Table:
         checked: Table = {}
@@ -91,7 +94,7 @@ class Section:
             self.report(Severity.WARNING, name, *self._about_unknown(name, entry, known), entry)
 
     def _about_unknown(self, name: str, entry: Entry, known: Mapping[str, Kind]) -> tuple[str, str]:
-        """What is wrong with a key that this table doesn't have, and what to do."""
+        """Text and hint about a key that this table doesn't have."""
         place = place_of(name, self._path_of("", None), generation(entry.path, self.version))
         if place:
             return "is not a key of this table; it is kept and not used", f"write it as {dotted(place)}"
@@ -114,7 +117,7 @@ class Section:
         self.findings.append(Finding(severity, where, dotted(self._path_of(name, entry)), text, hint))
 
     def _path_of(self, name: str, entry: Entry | None) -> Path:
-        """A key's path as it stands in its file: migrating and folding case have changed ours."""
+        """A key's path as written in its file, before migration and case folding."""
         if self.path[:1] == ("plugins",):
             written = entry.path if entry is not None else self._written
             if written:
@@ -124,7 +127,7 @@ class Section:
         return (*self.path, (entry.spelling if entry is not None else "") or name)
 
     def location_of(self, name: str) -> Location:
-        """Where a key is set; the table's place when it isn't."""
+        """Where a key is set; the table's location if it isn't."""
         entry = self.table.get(name)
         return self.location if entry is None else entry.location
 
@@ -147,17 +150,60 @@ class Section:
             return ()
         return tuple(item for item in entry.value if isinstance(item, str))
 
-    def section(self, name: str, known: Mapping[str, Kind] | None, *, path: Path | None = None) -> Section:
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """true or false; ``default`` when the key isn't set."""
+        entry = self.table.get(name)
+        return default if entry is None else bool(entry.value)
+
+    def count(self, name: str, most: int | None = None) -> int | None:
+        """A number from 1 to ``most``; None when the key isn't set or the number is reported."""
+        number = self.integer(name)
+        if number is None or (number >= 1 and (most is None or number <= most)):
+            return number
+        expected = "a number above 0" if most is None else f"a number from 1 to {most}"
+        self.report(Severity.ERROR, name, f"expected {expected}, got {number}", "leave it out for the default")
+        return None
+
+    def seconds(self, name: str, default: float, *, has_days: bool = False) -> float:
+        """A duration; ``default`` when the key isn't set or the duration is reported."""
+        text = self.text(name)
+        if not text:
+            return default
+        try:
+            found = Duration.parse(text, has_days=has_days)
+        except InvalidInputError as error:
+            self.report(Severity.ERROR, name, str(error), error.hint)
+            return default
+        if found < Duration():
+            self.report(Severity.ERROR, name, f"expected a duration that isn't negative, got {show(text)}")
+            return default
+        return found.seconds
+
+    def size(self, name: str) -> int | None:
+        """Bytes, such as ``200Gi``; None when the key isn't set or the size is reported."""
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            found = quantity.parse(text).value()
+        except InvalidInputError as error:
+            self.report(Severity.ERROR, name, str(error), error.hint)
+            return None
+        if found < 1:
+            self.report(Severity.ERROR, name, f"expected a size above 0, got {show(text)}", "for example 200Gi")
+            return None
+        return found
+
+    def section(self, name: str, *, shape: Shape | None = None, path: Path | None = None) -> Section:
         """A table inside this one; empty when it isn't there.
 
         Args:
             name: its key.
-            known: names and types of its keys.
-            path: how findings call it, when its full path would only puzzle a reader of an older version's file.
+            shape: of it, if this table's shape doesn't say.
+            path: how findings call it, if its full path would puzzle a reader of an older version's file.
         """
-        entry = self.table.get(name)
         here = (*self.path, name) if path is None else path
-        return Section(entry, here, known, self.findings, version=self.version)
+        return Section(self.table.get(name), here, shape or self._shape.at(name), self.findings, version=self.version)
 
 
 def is_kind(entry: Entry, kind: Kind) -> bool:

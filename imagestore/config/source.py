@@ -1,26 +1,32 @@
-"""One configuration file or text, from bytes to a tree with locations.
+"""Configuration files, from bytes to one merged tree with locations.
 
-Reads TOML 1.0 in UTF-8 with or without a byte-order mark. Everything is bounded before it is parsed; what containerd's
-decoder (go-toml) refuses, an integer beyond 64 bits for instance, is refused here too.
+containerd's order (server config, LoadConfig and resolveImports): the main file first, then its imports, then theirs,
+level by level; a file is read once, which also ends cycles. A path is relative to the file that names it. It is a
+pattern only if it has a ``*``; a pattern may find nothing, a plain path has to exist. Each file is migrated by its own
+version, and none may have a later version than the main file.
+
+Everything is bounded before it is parsed. Integers beyond 64 bits are refused, as by containerd's decoder (go-toml).
 """
 
 from __future__ import annotations
 
-import codecs
-import re
-import tomllib
+import os
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.findings import byte_order_mark, dotted, refusal, show
+from imagestore.config.findings import dotted, refusal, show
+from imagestore.config.globs import expand
 from imagestore.config.key_names import fold_file
-from imagestore.config.redaction import quoted_without_secrets
-from imagestore.config.toml_lines import KeyLines
+from imagestore.config.merge_imports import merge
+from imagestore.config.migrate import migrate
+from imagestore.config.plugin_names import foreign_names
+from imagestore.config.toml_lines import parse_toml
 from imagestore.config.tree import Location, Plain, Table, build
 from imagestore.util import files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from imagestore.config.findings import Finding
     from imagestore.config.tree import Path as KeyPath
@@ -29,8 +35,12 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 #: Newest version of the configuration format that is understood.
 MAX_VERSION: Final = 4
+#: Files one configuration may consist of, and their bytes together.
+MAX_FILES: Final = 100
+MAX_TOTAL_BYTES: Final = 16 * 1024 * 1024
+#: Oldest version that everything is brought to; the shape that the rest of the package reads.
+BASE_VERSION: Final = 3
 _INT64: Final = range(-(2**63), 2**63)
-_POSITION: Final = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +87,10 @@ def read_bytes(name: str, *, wanted_at: Location | None = None) -> bytes:
 def parse(raw: bytes, name: str, findings: list[Finding]) -> SourceFile:
     """Parse the bytes of one file.
 
-    Args:
-        raw: the file's content.
-        name: for locations.
-        findings: gets warnings.
-
     Raises:
         RefusalError: not UTF-8, not TOML, nested too deeply, numbers out of range, or an unknown version.
     """
-    if raw.startswith(codecs.BOM_UTF8):
-        findings.append(byte_order_mark(name))
-    text = _decode(raw, name)
-    lines = KeyLines(text, name)
-    document = _parse_toml(text, name)
+    document, lines = parse_toml(raw, name, findings)
 
     def _locate(path: KeyPath) -> Location:
         return Location(name, lines.find(path))
@@ -98,30 +99,6 @@ def parse(raw: bytes, name: str, findings: list[Finding]) -> SourceFile:
     table = fold_file(build(document, _locate), findings)
     version, is_versioned = _take_version(table, name)
     return SourceFile(name, version, is_versioned, _take_imports(table), table)
-
-
-def _decode(raw: bytes, name: str) -> str:
-    # Windows editors write a byte-order mark; containerd 1 skips it, tomllib and containerd 2 don't.
-    raw = raw.removeprefix(codecs.BOM_UTF8)
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise refusal(Location(name, line), "", "is not UTF-8", "save the file as UTF-8") from error
-    return text.replace("\r\n", "\n")
-
-
-def _parse_toml(text: str, name: str) -> dict[str, Plain]:
-    try:
-        document: dict[str, Plain] = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        message = str(error)
-        found = _POSITION.search(message)
-        line = int(found[1]) if found is not None and found[1] else text.count("\n") + 1 if found else None
-        where = f" (column {found[2]})" if found is not None and found[2] else ""
-        reason = quoted_without_secrets(_POSITION.sub("", message))
-        raise refusal(Location(name, line), "", f"is not TOML: {reason}{where}") from error
-    return document
 
 
 def _check_numbers(value: Plain, path: KeyPath, locate: Callable[[KeyPath], Location]) -> None:
@@ -161,3 +138,92 @@ def _take_imports(table: Table) -> tuple[str, ...]:
             raise refusal(entry.location, "imports", f"expected a list of texts, got {show(item)} in it")
         found.append(item)
     return tuple(found)
+
+
+class LoadedFiles:
+    """The merged result of a main file and its imports.
+
+    Attributes:
+        table: merged keys, migrated to ``version``.
+        version: 3, or 4 when the main file says so.
+        main_version: what the main file says.
+        newest_version: the latest that any of the files has.
+        names: files in the order in which they were read.
+    """
+
+    def __init__(self, main: SourceFile, findings: list[Finding]) -> None:
+        self.main_version = self.newest_version = main.version
+        self.version = max(BASE_VERSION, main.version)
+        self.names: list[str] = []
+        self.table: Table = {}
+        # As in containerd: the first file that says its version sets the limit for those after it.
+        self._limit = main.version if main.is_versioned else None
+        self._findings = findings
+        self._add(main)
+
+    def _add(self, source: SourceFile) -> None:
+        self.names.append(source.name)
+        self.newest_version = max(self.newest_version, source.version)
+        self._findings.extend(foreign_names(source.table, source.version))
+        migrated = migrate(source.table, source.version, self.version, self._findings)
+        self.table = merge(self.table, migrated, self._findings)
+
+    def add_import(self, source: SourceFile, wanted_at: Location) -> None:
+        """Merge an imported file.
+
+        Raises:
+            RefusalError: it has a later version than the files before it.
+        """
+        if self._limit is None and source.is_versioned:
+            self._limit = source.version
+            self.table = migrate(self.table, self.version, max(self.version, source.version), self._findings)
+            self.version = max(self.version, source.version)
+        if source.version > (self._limit or 1):
+            text = f"{show(source.name)} has version {source.version}, but the main file has {self._limit}"
+            raise refusal(wanted_at, "imports", text, f"set version = {source.version} in the main file")
+        self._add(source)
+
+
+def load_files(raw: bytes, name: str, findings: list[Finding]) -> LoadedFiles:
+    """Parse a main file and read, migrate and merge what it imports.
+
+    Raises:
+        RefusalError: a file can't be read or parsed, there are too many, or a version doesn't fit.
+    """
+    main = parse(raw, name, findings)
+    loaded = LoadedFiles(main, findings)
+    seen = {os.path.abspath(name)}
+    budget = MAX_TOTAL_BYTES - len(raw)
+    pending = deque(_imports_of(main))
+    while pending:
+        path, wanted_at = pending.popleft()
+        if os.path.abspath(path) in seen:
+            continue
+        seen.add(os.path.abspath(path))
+        if len(seen) > MAX_FILES:
+            raise refusal(wanted_at, "imports", f"more than the {MAX_FILES} files allowed are imported")
+        raw = read_bytes(path, wanted_at=wanted_at)
+        budget -= len(raw)
+        if budget < 0:
+            raise refusal(wanted_at, "imports", f"the files are together larger than {MAX_TOTAL_BYTES} bytes")
+        source = parse(raw, path, findings)
+        loaded.add_import(source, wanted_at)
+        pending.extend(_imports_of(source))
+    return loaded
+
+
+def _imports_of(source: SourceFile) -> Iterator[tuple[str, Location]]:
+    if not source.imports:
+        return
+    wanted_at = source.table["imports"].location
+    for name in source.imports:
+        path = os.path.normpath(os.path.join(os.path.dirname(source.name), os.path.normpath(name or ".")))
+        if "*" not in path:
+            yield path, wanted_at
+            continue
+        try:
+            found = expand(path)
+        except ValueError as error:
+            raise refusal(wanted_at, "imports", f"{show(name)} is no pattern: {error}") from error
+        for match in found:
+            yield match, wanted_at

@@ -1,26 +1,31 @@
-"""Which line of a TOML text sets a key: the standard library's parser doesn't say.
+"""TOML 1.0 texts: decoded, parsed, and which line sets a key, which the standard library's parser doesn't say.
 
-A lax scanner over the TOML 1.0 grammar (toml.io, sections Keys, Table, Inline Table): it accepts everything legal and
-some things that aren't, and stops at the first character it can't place, so that the strict parser, which runs after
-it, always has the last word. Running first, it also keeps hostile nesting away from that parser: key paths and
-brackets deeper than MAX_DEPTH are refused here, where refusing costs nothing. So are integers of thousands of digits.
+Lines come from a lax scanner over the grammar (toml.io, sections Keys, Table, Inline Table). It accepts everything
+legal and some things that aren't, and stops at the first character it can't place; the strict parser runs after it and
+decides. Running first, the scanner also refuses hostile texts cheaply: key paths and brackets nested deeper than
+MAX_DEPTH, and integers of thousands of digits.
 """
 
 from __future__ import annotations
 
 import bisect
+import codecs
 import re
 import tomllib
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from imagestore.config.findings import dotted, refusal
+from imagestore.config.findings import Finding, Severity, dotted, refusal
+from imagestore.config.redaction import quoted_without_secrets
 from imagestore.config.tree import Location
+
+if TYPE_CHECKING:
+    from imagestore.config.tree import Plain
 
 #: Deepest key path, and deepest nesting of brackets in a value. containerd's own files need eight.
 MAX_DEPTH: Final = 32
-#: Longest decimal integer handed to the parser. Twenty are too many for 64 bits, and Python complains about some
-#: hundreds in its own words.
+#: Longest decimal integer handed to the parser; 64 bits need nineteen digits.
 MAX_DIGITS: Final = 100
+_POSITION: Final = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)$")
 
 _BLANK: Final = re.compile(r"[ \t]*+")
 # Groups are atomic instead of possessive: before Python 3.11.5 a possessive group matches wrong.
@@ -35,6 +40,39 @@ _INTEGER: Final = re.compile(r"[+-]?([0-9][0-9_]*+)")
 _BARE_VALUE: Final = re.compile(r"[^,\[\]{}#\n\"']++")
 
 Path = tuple[str, ...]
+
+
+def parse_toml(raw: bytes, file: str, findings: list[Finding]) -> tuple[dict[str, Plain], KeyLines]:
+    """Parse a file's bytes, UTF-8 with or without a byte-order mark.
+
+    Args:
+        raw: the file's content.
+        file: its name, for locations.
+        findings: gets a warning for a byte-order mark, which containerd 2 refuses.
+
+    Raises:
+        RefusalError: not UTF-8, not TOML, or nested too deeply.
+    """
+    if raw.startswith(codecs.BOM_UTF8):
+        mark = "begins with a byte-order mark, which containerd 2 refuses"
+        hint = "save the file as UTF-8 without one (BOM)"
+        findings.append(Finding(Severity.WARNING, Location(file, 1), "", mark, hint))
+        raw = raw.removeprefix(codecs.BOM_UTF8)
+    try:
+        text = raw.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise refusal(Location(file, line), "", "is not UTF-8", "save the file as UTF-8") from error
+    lines = KeyLines(text, file)
+    try:
+        return tomllib.loads(text), lines
+    except (ValueError, RecursionError) as error:
+        message = str(error)
+        found = _POSITION.search(message)
+        at = int(found[1]) if found is not None and found[1] else text.count("\n") + 1 if found else None
+        where = f" (column {found[2]})" if found is not None and found[2] else ""
+        reason = quoted_without_secrets(_POSITION.sub("", message))
+        raise refusal(Location(file, at), "", f"is not TOML: {reason}{where}") from error
 
 
 class KeyLines:
@@ -61,13 +99,13 @@ class KeyLines:
         try:
             self._scan()
         except _LostError:
-            # Not TOML from here on; the strict parser says why and where.
+            # Not TOML from here on; the strict parser reports why and where.
             return
 
     def find(self, path: Path) -> int | None:
-        """The line that sets a key, or that opens a table; None when the scanner didn't see it.
+        """The line that sets a key or opens a table; None if the scanner didn't reach it.
 
-        A table without a header of its own is found where the first header below it stands.
+        A table without a header of its own has the line of the first header below it.
         """
         return self._lines.get(path) or self._implied.get(path)
 
@@ -138,7 +176,7 @@ class KeyLines:
             position = self._skip(position, _BLANK_LINES)
             if self._text.startswith(close, position):
                 return position + 1
-            # Tables inside an array have no key path of their own: their keys are found under the array's.
+            # Keys of tables inside an array are found under the array's path.
             position = self._value(position, path, depth) if close == "]" else self._pair(position, path, depth)
             position = self._skip(position, _BLANK_LINES)
             if self._text.startswith(",", position):

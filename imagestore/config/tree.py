@@ -1,7 +1,7 @@
 """A configuration as a tree whose every key knows the file and line that set it.
 
-Migrating between versions moves keys and merging imports overwrites them; the location travels with the value, so
-that a message about the merged result still points at the line a person has to change.
+Migration moves keys and imports overwrite them; the location stays with the value, so that a message about the merged
+result points at the line to change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Location:
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
-#: Where a value comes from that no file sets.
+#: The location of a value that no file sets.
 BUILT_IN: Final = Location("built-in default", 0)
 
 
@@ -65,13 +65,7 @@ class Entry:
 
 
 def build(document: Mapping[str, Plain], locate: Callable[[Path], Location], path: Path = ()) -> Table:
-    """Turn a parsed document into a tree.
-
-    Args:
-        document: plain tables and values.
-        locate: gives the location of a key path.
-        path: of ``document`` itself.
-    """
+    """Turn a parsed document, whose own key path is ``path``, into a tree; ``locate`` gives a key path's location."""
     table: Table = {}
     for name, value in document.items():
         here = (*path, name)
@@ -91,7 +85,7 @@ def plain_value(entry: Entry) -> Plain:
 
 
 def child(table: Table, name: str) -> Table:
-    """The table under a name; empty when there is none, or something else stands there."""
+    """The table under a name; empty if there is none, or another value."""
     entry = table.get(name)
     return entry.value if entry is not None and isinstance(entry.value, dict) else {}
 

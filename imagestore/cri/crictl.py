@@ -60,9 +60,8 @@ def find(environment: Mapping[str, str], path: Path | None = None) -> CrictlSett
     """
     named = environment.get(PATH_VARIABLE, "")
     wanted = path or (Path(named) if named else None)
-    settings = (
-        CrictlSettings() if wanted is None and not os.path.exists(DEFAULT_PATH) else _read(wanted or DEFAULT_PATH)
-    )
+    is_absent = wanted is None and not os.path.exists(DEFAULT_PATH)
+    settings = CrictlSettings() if is_absent else _read(wanted or DEFAULT_PATH)
     return CrictlSettings(
         environment.get(RUNTIME_VARIABLE, "") or settings.runtime_endpoint,
         environment.get(IMAGE_VARIABLE, "") or settings.image_endpoint,

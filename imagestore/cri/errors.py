@@ -59,7 +59,7 @@ def status_of(error: ImageStoreError) -> tuple[grpc.StatusCode, str]:
 
 
 def data_of(error: ImageStoreError) -> bytes:
-    """The data that our client needs to raise the same error; empty if code and text suffice."""
+    """The data that our client needs to raise the same error; empty if code and text are enough."""
     match error:
         case UnknownRuntimeHandlerError() if len(error.handler) <= _LONGEST_HANDLER:
             data: dict[str, object] = {"handler": error.handler, "known": error.known}
@@ -91,13 +91,7 @@ _BY_CODE: Final[Mapping[grpc.StatusCode, Callable[[str], ImageStoreError]]] = {
 
 
 def error_of(status: object, *, endpoint: str, method: str) -> ImageStoreError:
-    """The error to raise for a status.
-
-    Args:
-        status: the library's error, or the call that ended.
-        endpoint: text form, for the message.
-        method: short name, for the message.
-    """
+    """The error to raise for a status: grpc's error, or the call that ended."""
     if not isinstance(status, grpc.Call):  # the library raises nothing else for a call that was sent
         return ImageServiceError(f"{endpoint}: {method} failed")
     code, details = status.code(), (status.details() or "")[:_MOST_SHOWN]
@@ -111,9 +105,10 @@ def error_of(status: object, *, endpoint: str, method: str) -> ImageStoreError:
     if known is not None:
         return known
     if code is grpc.StatusCode.UNKNOWN and details.startswith(REGISTRY_UNAVAILABLE):
-        return RegistryUnavailableError(_behind(details, REGISTRY_UNAVAILABLE))
+        return RegistryUnavailableError(details.removeprefix(f"{REGISTRY_UNAVAILABLE}: ") or details)
     if code is grpc.StatusCode.UNKNOWN and details.startswith(SIGNATURE_VALIDATION_FAILED):
-        return ImageDeniedError(method, endpoint, _behind(details, SIGNATURE_VALIDATION_FAILED))
+        reason = details.removeprefix(f"{SIGNATURE_VALIDATION_FAILED}: ") or details
+        return ImageDeniedError(method, endpoint, reason)
     kind = _BY_CODE.get(code)
     if kind is not None:
         return kind(details or f"{endpoint}: {method}: {code.value[1]}")
@@ -128,35 +123,23 @@ def is_unimplemented(status: object) -> bool:
     return isinstance(status, grpc.Call) and status.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def _behind(details: str, name: str) -> str:
-    """The text after the name of CRI's error and a colon; the whole text if there is none."""
-    reason = details.removeprefix(f"{name}: ")
-    return reason or details
-
-
 def _from_data(status: grpc.Call, details: str) -> ImageStoreError | None:
+    """The error of our own server, from the data that it sent along."""
     metadata = status.trailing_metadata() or ()
     raw = next((value for key, value in metadata if key == ERROR_KEY), b"")
     try:
         data: Any = json.loads(raw)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(data, dict):
-        return None
-    return _rebuilt(data, details)
-
-
-def _rebuilt(data: dict[str, Any], details: str) -> ImageStoreError | None:
     match data:
         case {"kind": "StoreFullError"}:
             return StoreFullError(details)
         case {"kind": "UnknownRuntimeHandlerError", "handler": str(handler), "known": list(known)}:
             return UnknownRuntimeHandlerError(handler, _texts(known))
         case {"kind": "NoMatchingManifestError", "reference": str(reference), "wanted": str(wanted), **rest}:
-            hint, offered = rest.get("hint"), rest.get("offered")
-            return NoMatchingManifestError(
-                reference, wanted, _texts(offered), hint=hint if isinstance(hint, str) else ""
-            )
+            hint = rest.get("hint")
+            hint = hint if isinstance(hint, str) else ""
+            return NoMatchingManifestError(reference, wanted, _texts(rest.get("offered")), hint=hint)
         case {"kind": "ImageDeniedError", "reference": str(reference), "verifier": str(verifier), **rest}:
             reason = rest.get("reason")
             return ImageDeniedError(reference, verifier, reason if isinstance(reason, str) else "")

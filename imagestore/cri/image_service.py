@@ -31,11 +31,10 @@ from imagestore.util.secret import Secret
 from imagestore.util.text import cut
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from imagestore.cri.pull_queue import PullQueue
     from imagestore.cri.records import Group
-    from imagestore.registry.credentials.sources import ExplicitSource
     from imagestore.registry.events import Observer
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
@@ -54,12 +53,7 @@ _LONGEST_UID: Final = 64
 
 
 class ImageServicer(api_pb2_grpc.ImageServiceServicer):
-    """Answers CRI's image calls.
-
-    Args:
-        workers: the store and the threads for it.
-        pulls: the queue of pulls.
-    """
+    """Answers CRI's image calls."""
 
     def __init__(self, workers: StoreWorkers, pulls: PullQueue) -> None:
         self._workers = workers
@@ -125,35 +119,36 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         reference = Reference.parse(request.image.image)
         auth = _auth(request.auth)
         explicit = explicit_source(auth, reference.host) if auth is not None else None
+        fingerprint = explicit.fingerprint(self._fingerprint_key) if explicit is not None else ""
         # Held while it waits too: a reload of the configuration must not remove its handler.
         with self._workers.hold() as held:
             # An unknown handler is refused here, before any request is sent.
-            handler = held.store.config.handler(_pull_handler(request)).name
-            key = PullKey(id(held.store), str(reference), handler, self._fingerprint(explicit))
+            named = request.image.runtime_handler or request.sandbox_config.annotations.get(HANDLER_ANNOTATION, "")
+            handler = held.store.config.handler(named).name
+            key = PullKey(id(held.store), str(reference), handler, fingerprint)
 
             async def _work(token: CancelToken, observer: Observer) -> str:
                 credentials = CredentialResolver([explicit]) if explicit is not None else None
 
-                def _pull_with(observer: Observer) -> Callable[[ImageStore, CancelToken], str]:
-                    return lambda store, token: str(
-                        store.pull(
-                            key.reference,
-                            runtime_handler=handler,
-                            credentials=credentials,
-                            observer=observer,
-                            cancel=token,
-                        ).id
-                    )
-
                 limit = held.store.config.settings.image_pull_progress_timeout
-                if limit is None:
-                    return await self._workers.transfer(_pull_with(observer), token, held)
-                watch = ProgressWatch(observer, limit)
-                guard = asyncio.create_task(watch.guard(token))
+                watch = ProgressWatch(observer, limit) if limit is not None else None
+
+                def _pull(store: ImageStore, token: CancelToken) -> str:
+                    image = store.pull(
+                        key.reference,
+                        runtime_handler=handler,
+                        credentials=credentials,
+                        observer=watch or observer,
+                        cancel=token,
+                    )
+                    return str(image.id)
+
+                guard = asyncio.create_task(watch.guard(token)) if watch is not None else None
                 try:
-                    return await self._workers.transfer(_pull_with(watch), token, held)
+                    return await self._workers.transfer(_pull, token, held)
                 finally:
-                    guard.cancel()
+                    if guard is not None:
+                        guard.cancel()
 
             pod = request.sandbox_config.metadata
             fields = {"reference": key.reference, "handler": handler}
@@ -197,13 +192,6 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         """One file system: the disk usage of content, including unfinished downloads."""
         return api_pb2.ImageFsInfoResponse(image_filesystems=[await self._use.usage()])
 
-    def _fingerprint(self, explicit: ExplicitSource | None) -> str:
-        return explicit.fingerprint(self._fingerprint_key) if explicit is not None else ""
-
-
-def _pull_handler(request: api_pb2.PullImageRequest) -> str:
-    return request.image.runtime_handler or request.sandbox_config.annotations.get(HANDLER_ANNOTATION, "")
-
 
 def _auth(message: api_pb2.AuthConfig) -> AuthConfig | None:
     if not message.ByteSize():
@@ -226,24 +214,19 @@ def _spec(message: api_pb2.ImageSpec) -> ImageSpec:
 MESSAGE_BYTES: Final = 16 * 1024 * 1024
 IMAGE_SERVICE: Final = "runtime.v1.ImageService"
 RUNTIME_SERVICE: Final = "runtime.v1.RuntimeService"
-#: CRI's, in every version.
-_PREFIX: Final = "/runtime."
 
 
 def add_cri(server: grpc.aio.Server, workers: StoreWorkers, pulls: PullQueue) -> tuple[str, ...]:
-    """Register ``runtime.v1.ImageService`` and the subset of ``runtime.v1.RuntimeService``.
+    """Register ``runtime.v1.ImageService`` and the subset of ``runtime.v1.RuntimeService``; returns their full names.
 
     Args:
         server: not started yet; should allow messages of MESSAGE_BYTES.
         workers: the store and the threads for it.
         pulls: made on the server's event loop; the caller closes it after the server.
-
-    Returns:
-        The full names of the services.
     """
     api_pb2_grpc.add_ImageServiceServicer_to_server(ImageServicer(workers, pulls), server)
     api_pb2_grpc.add_RuntimeServiceServicer_to_server(RuntimeServicer(workers), server)
-    server.add_generic_rpc_handlers((AbsentMethods(_PREFIX, _missing),))
+    server.add_generic_rpc_handlers((AbsentMethods("/runtime.", _missing),))
     return (IMAGE_SERVICE, RUNTIME_SERVICE)
 
 

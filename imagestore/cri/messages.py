@@ -76,15 +76,10 @@ def sandbox_message(sandbox: SandboxMetadata) -> api_pb2.PodSandboxConfig:
 
 
 def image_value(message: api_pb2.Image, endpoint: str, *, needs_size: bool = True) -> ServedImage:
-    """One image.
-
-    Args:
-        message: as the server sent it.
-        endpoint: for errors.
-        needs_size: required in a status; in a list the kubelet accepts 0, so that one image can't hide the others.
+    """One image. In a list the kubelet accepts the size 0, so that one image can't hide the others.
 
     Raises:
-        ImageServiceError: no id, or no size.
+        ImageServiceError: no id, or no size where it is needed.
     """
     if not message.id or (needs_size and not message.size):
         name = message.id or next(iter(message.repo_tags), "") or message.spec.image
@@ -132,12 +127,7 @@ def filesystem_value(message: api_pb2.FilesystemUsage) -> FilesystemUsage:
 
 
 def container_value(message: api_pb2.Container, status: api_pb2.ContainerStatus | None) -> ContainerImage:
-    """The image of a container.
-
-    Args:
-        message: from the list.
-        status: of the container; None if it is gone.
-    """
+    """The image of a listed container; its status is None if it is gone."""
     mounted = [mount.image.image for mount in status.mounts if mount.image.image] if status is not None else []
     # image_id exists since 1.30; before, image_ref was the id or a reference with a digest.
     return ContainerImage(
@@ -149,7 +139,7 @@ def container_value(message: api_pb2.Container, status: api_pb2.ContainerStatus 
 
 
 def status_value(message: api_pb2.StatusResponse) -> RuntimeStatus:
-    """The message as a value."""
+    """Readiness, handlers and info."""
     return RuntimeStatus(
         tuple(Condition(each.type, each.status, each.reason, each.message) for each in message.status.conditions),
         tuple(each.name for each in message.runtime_handlers),

@@ -82,14 +82,7 @@ class PullMeter(Protocol):
         """A pull got its slot and starts."""
 
     def pull_ended(self, handler: str, *, outcome: PullOutcome, bytes_fetched: int, seconds: float) -> None:
-        """A started pull has ended.
-
-        Args:
-            handler: name of the runtime handler.
-            outcome: its result.
-            bytes_fetched: received from the network.
-            seconds: its duration without waiting.
-        """
+        """A started pull has ended, with the bytes from the network and its duration without waiting."""
 
 
 class NoPullMeter:
@@ -109,11 +102,7 @@ class NoPullMeter:
 
 
 class FairSlots:
-    """Slots for running pulls, granted in the order of requests as far as the registries' shares allow.
-
-    Args:
-        limit: number of slots.
-    """
+    """Slots for running pulls, granted in the order of requests as far as the registries' shares allow."""
 
     def __init__(self, limit: int) -> None:
         self._free = limit
@@ -230,7 +219,7 @@ class PullQueue:
 
         Args:
             key: identity of the pull.
-            work: pulls, with a token and an observer, and returns the image id; unused when joining.
+            work: pulls with a token and an observer, and returns the image id; not called when joining.
 
         Raises:
             StoreBusyError: too many pulls wait.
@@ -263,8 +252,7 @@ class PullQueue:
         waiting = len(self._tasks) - self._limit
         if waiting >= self._most_waiting:
             raise StoreBusyError(
-                f"{key.reference}: too many pulls, {waiting} are waiting already",
-                hint="try again later",
+                f"{key.reference}: too many pulls, {waiting} are waiting already", hint="try again later"
             )
         shared = _SharedPull(CancelToken())
         shared.task = asyncio.get_running_loop().create_task(self._run(key, work, shared.token))

@@ -24,14 +24,9 @@ _CHECK_SECONDS: Final = 10.0
 
 
 class ProgressWatch:
-    """Watches the events of one pull, which come from several threads.
+    """Watches the events of one pull, which come from several threads, and passes them on to an observer.
 
     No lock is needed: each operation on the set and on the time is atomic.
-
-    Args:
-        observer: receives every event too.
-        limit_seconds: maximal time without a byte; more than 0.
-        clock: in seconds.
     """
 
     def __init__(self, observer: Observer, limit_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import imagestore.platforms as platforms
@@ -58,7 +57,7 @@ class ImageUsers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[Digest, str] = OrderedDict()
+        self._known: dict[Digest, str] = {}
 
     def knows(self, image_id: Digest) -> bool:
         """Whether the config was read before."""
@@ -80,7 +79,7 @@ class ImageUsers:
         with self._lock:
             self._known[image_id] = user
             if len(self._known) > _MOST_USERS:
-                self._known.popitem(last=False)
+                del self._known[next(iter(self._known))]
         return user
 
 

@@ -117,9 +117,6 @@ class FilesystemUse:
     change of records in any process and after a collection in this one. The kubelet doesn't use it: eviction and image
     collection look at the free bytes of the disk, and only need its mountpoint.
 
-    Args:
-        workers: the store and the threads for it.
-        clock: in seconds.
     """
 
     def __init__(self, workers: StoreWorkers, clock: Callable[[], float] = time.monotonic) -> None:

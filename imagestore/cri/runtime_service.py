@@ -34,11 +34,7 @@ _SYSTEMD_FOLDER: Final = "/run/systemd/system"
 
 
 class RuntimeServicer(api_pb2_grpc.RuntimeServiceServicer):
-    """Answers version, status and handlers; has no containers.
-
-    Args:
-        workers: the store and the threads for it.
-    """
+    """Answers version, status and handlers; has no containers."""
 
     def __init__(self, workers: StoreWorkers) -> None:
         self._workers = workers
@@ -116,12 +112,7 @@ class RuntimeServicer(api_pb2_grpc.RuntimeServiceServicer):
 
 
 def uses_systemd(config: Config, *, is_systemd_host: bool) -> bool:
-    """Whether the default handler's shim uses systemd's cgroup driver: its option SystemdCgroup, else the host's init.
-
-    Args:
-        config: has the handler.
-        is_systemd_host: systemd runs this host.
-    """
+    """Whether the default handler uses systemd's cgroup driver: its option SystemdCgroup, else the host's init."""
     configured = config.handler("").options.get("SystemdCgroup")
     return configured if isinstance(configured, bool) else is_systemd_host
 

@@ -1,17 +1,20 @@
 """The distribution specification's read API (OCI distribution specification 1.1, "Pull" and "Content discovery").
 
-What clients do with answers decides which are given (containerd, dockerd, skopeo were tried): a blob that can't be had
-is a 404 and never a 5xx, after which dockerd retries for minutes; a manifest is a 404 if its upstream says so, else a
-503; a limit of the upstream's is never passed on as 429, which containerd answers with requests at once; and no
-challenge of an upstream's is, since some clients would send this host a registry's password.
+What clients do with an answer decides which one they get (containerd, dockerd and skopeo were tried):
+
+* a blob that can't be fetched is a 404, since dockerd retries for minutes after a 5xx;
+* a manifest is a 404 if its upstream says so, else a 503;
+* an upstream's 429 is never passed on, since containerd retries at once;
+* an upstream's challenge (401) is never passed on, since some clients would send this host a registry's password.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
+import contextlib
 import json
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import urlencode
@@ -20,44 +23,46 @@ from aiohttp import web
 
 from imagestore._version import __version__
 from imagestore.errors import Category, ImageStoreError, ReferenceNotFoundError, ServerError
-from imagestore.mirror.bodies import send_blob
-from imagestore.mirror.owners import INSTANCE_HEADER, REPLICA_HEADER
+from imagestore.mirror.fill import RestartedError
+from imagestore.mirror.upstreams import INSTANCE_HEADER, REPLICA_HEADER
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_INDEX, OCTETS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import BinaryIO
 
+    from imagestore.mirror.blobs import BlobSource
     from imagestore.mirror.service import Mirror
     from imagestore.mirror.upstreams import Repository
 
 log = logging.getLogger(__name__)
 
-#: What answers a request.
+#: Answers a request.
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-#: What aiohttp's own refusals say in their headers.
+#: Headers of aiohttp's own refusals that are passed on.
 _KEPT: Final = ("Content-Range", "Allow")
+#: A client that doesn't take so many bytes in so many seconds is disconnected; it may ask for the rest.
+_WINDOW_BYTES: Final = 4 * 1024 * 1024
+_WINDOW_SECONDS: Final = 60.0
+_PIECE_BYTES: Final = 64 * 1024
 _MOST_LISTED: Final = 10_000
-#: RFC 9111, section 5.5 (of its predecessor): caches say so.
-_NOES: Final = frozenset(
+_NOT_FOUND: Final = frozenset(
     {Category.NOT_FOUND, Category.INVALID_ARGUMENT, Category.PERMISSION_DENIED, Category.UNAUTHENTICATED}
 )
+#: RFC 7234, section 5.5.1.
 _STALE: Final = '110 imagestore "Response is Stale"'
 
 
 class MirrorApp:
-    """The routes.
-
-    Args:
-        mirror: answers.
-    """
+    """The routes of a mirror."""
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
 
     def application(self) -> web.Application:
-        """For aiohttp's runner."""
+        """The application for aiohttp's runner."""
         application = web.Application(middlewares=[self._answered])
         application.router.add_get("/healthz", self._health)
         application.router.add_get("/v2/", self._base)
@@ -73,7 +78,9 @@ class MirrorApp:
         """Turn errors into the specification's, and log each request without its headers."""
         try:
             if request.headers.get(INSTANCE_HEADER) == self._mirror.upstreams.instance:
-                raise ReferenceNotFoundError("this mirror asked itself", hint="a hosts.toml leads back to it")
+                raise ReferenceNotFoundError(
+                    "this mirror asked itself", hint="remove the mirror's own address from its node's hosts.toml"
+                )
             response = await handler(request)
         except ImageStoreError as error:
             response = _refusal(request, error)
@@ -103,49 +110,53 @@ class MirrorApp:
     async def _manifest(self, request: web.Request) -> web.Response:
         repository = self._repository(request)
         reference = repository.reference(request.match_info["reference"])
-        found = await self._mirror.document(repository, reference, is_for_replica=_is_replica(request))
+        found = await self._mirror.document(repository, reference)
         headers = _headers(found.descriptor.digest)
         headers["Content-Type"] = found.descriptor.media_type
         if found.age_seconds:
             headers["Age"] = str(int(found.age_seconds))
         if found.is_stale:
             headers["Warning"] = _STALE
-        if request.method == "GET" and not _is_replica(request):
-            self._mirror.numbers.count_served(repository.upstream.name, len(found.raw))
+        if request.method == "GET" and not repository.is_for_replica:
+            self._mirror.counters.count("served_bytes", repository.upstream.name, len(found.raw))
         return web.Response(body=found.raw, headers=headers)
 
     async def _blob(self, request: web.Request) -> web.StreamResponse:
         repository, digest = self._repository(request), Digest.parse(request.match_info["digest"])
-        is_for_replica = _is_replica(request)
         headers = {**_headers(digest), "Content-Type": OCTETS}
         if request.method == "HEAD":
-            known = await self._mirror.find_blob(repository, digest, is_for_replica=is_for_replica)
+            known = await self._mirror.blobs.find(repository, digest)
             headers |= {"Content-Length": str(known.size), "Accept-Ranges": "bytes"}
             return web.Response(headers=headers)
-        if not is_for_replica and (location := await self._mirror.location(repository, digest)):
+        if not repository.is_for_replica and (location := await self._mirror.blobs.location(repository, digest)):
             return web.Response(status=307, headers={**_headers(digest), "Location": location})
-        found = await self._mirror.blob(repository, digest, is_for_replica=is_for_replica)
-        # What a replica gets isn't served to anybody yet.
-        count = self._mirror.numbers.count_served if not is_for_replica else _uncounted
-        served = functools.partial(count, repository.upstream.name)
-        return await send_blob(request, found, headers, served)
+        found = await self._mirror.blobs.open(repository, digest)
+
+        def served(byte_count: int) -> None:
+            # The other replica counts what it serves to its client.
+            if not repository.is_for_replica:
+                self._mirror.counters.count("served_bytes", repository.upstream.name, byte_count)
+
+        return await _send_blob(request, found, headers, served)
 
     async def _tags(self, request: web.Request) -> web.Response:
         repository = self._repository(request)
-        tags = sorted(await self._mirror.tags(repository))
+        tags = sorted(await self._mirror.lists.tags(repository))
         page, headers = _page(request, tags)
         return web.json_response({"name": request.match_info["name"], "tags": page}, headers=headers)
 
     async def _catalog(self, request: web.Request) -> web.Response:
         if not self._mirror.upstreams.settings.has_catalog:
-            raise ReferenceNotFoundError("this mirror lists no catalogue", hint="its configuration can say: catalog")
+            raise ReferenceNotFoundError(
+                "this mirror doesn't list its repositories", hint="set catalog = true in its table"
+            )
         page, headers = _page(request, await self._mirror.names(with_private=bool(request.get_extra_info("peercert"))))
         return web.json_response({"repositories": page}, headers=headers)
 
     async def _referrers(self, request: web.Request) -> web.Response:
         repository, digest = self._repository(request), Digest.parse(request.match_info["digest"])
         artifact_type = request.query.get("artifactType", "")
-        found = await self._mirror.referrers(repository, digest, artifact_type)
+        found = await self._mirror.lists.referrers(repository, digest, artifact_type)
         headers = _headers()
         headers["Content-Type"] = OCI_INDEX
         if artifact_type:
@@ -159,10 +170,11 @@ class MirrorApp:
 
     def _repository(self, request: web.Request) -> Repository:
         name, namespace = request.match_info["name"], request.query.get("ns", "")
-        repository = self._mirror.upstreams.repository(name, namespace)
+        is_for_replica = REPLICA_HEADER in request.headers
+        repository = self._mirror.upstreams.repository(name, namespace, is_for_replica=is_for_replica)
         if repository.upstream.is_private and not request.get_extra_info("peercert"):
             raise ReferenceNotFoundError(
-                f"{repository.name}: this mirror serves it to clients with a certificate only",
+                f"{repository.name}: this mirror serves it only to clients with a certificate",
                 hint="name a client certificate in the node's hosts.toml",
             )
         return repository
@@ -181,14 +193,6 @@ def _page(request: web.Request, names: Sequence[str]) -> tuple[list[str], dict[s
     return page, headers
 
 
-def _uncounted(_upstream: str, _byte_count: int) -> None:
-    """Count nothing."""
-
-
-def _is_replica(request: web.Request) -> bool:
-    return REPLICA_HEADER in request.headers
-
-
 def _headers(digest: Digest | None = None) -> dict[str, str]:
     headers = {"Docker-Distribution-Api-Version": "registry/2.0", "Server": "imagestore"}
     if digest is not None:
@@ -199,9 +203,93 @@ def _headers(digest: Digest | None = None) -> dict[str, str]:
 def _refusal(request: web.Request, error: ImageStoreError) -> web.Response:
     is_blob = "/blobs/" in request.path
     code = "BLOB_UNKNOWN" if is_blob else "MANIFEST_UNKNOWN" if "/manifests/" in request.path else "NAME_UNKNOWN"
-    is_no = error.category in _NOES
-    return _error(404 if is_blob or is_no else 503, code if is_blob or is_no else "UNAVAILABLE", str(error))
+    if is_blob or error.category in _NOT_FOUND:
+        return _error(404, code, str(error))
+    return _error(503, "UNAVAILABLE", str(error))
 
 
 def _error(status: int, code: str, message: str) -> web.Response:
     return web.json_response({"errors": [{"code": code, "message": message}]}, status=status, headers=_headers())
+
+
+async def _send_blob(
+    request: web.Request, source: BlobSource, headers: dict[str, str], served: Callable[[int], None]
+) -> web.StreamResponse:
+    """Answer a GET of a blob, and close its source.
+
+    Args:
+        request: may ask for a range.
+        source: of the bytes.
+        headers: of the answer.
+        served: called with the number of bytes after each part that was sent.
+
+    Raises:
+        web.HTTPRequestRangeNotSatisfiable: the range begins behind the blob's end.
+    """
+    with contextlib.closing(source):
+        size = source.descriptor.size
+        start, end, status = _range(request, size)
+        response = web.StreamResponse(status=status, headers={**headers, "Accept-Ranges": "bytes"})
+        response.content_length = end - start
+        if status == 206:
+            response.headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+        await response.prepare(request)
+        try:
+            while start < end:
+                count = min(await source.available(start, end), start + _WINDOW_BYTES) - start
+                async with asyncio.timeout(_WINDOW_SECONDS):
+                    await _send(request, response, source.file, start, count)
+                served(count)
+                start += count
+        except (ImageStoreError, RestartedError) as error:
+            _cut_off(request, f"the blob can't be fetched: {error}")
+        except TimeoutError:
+            _cut_off(request, "it reads too slowly")
+        except ConnectionError:
+            raise  # the client went away
+        except Exception:
+            # The status line is sent, so no error answer is possible.
+            log.exception("a blob can't be sent", extra={"path": request.path})
+            _cut_off(request, "internal error")
+        else:
+            await response.write_eof()
+        return response
+
+
+async def _send(request: web.Request, response: web.StreamResponse, file: BinaryIO, start: int, count: int) -> None:
+    """Send part of a file; without TLS the kernel copies it."""
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the client went away")
+    if transport.get_extra_info("sslcontext") is None:
+        if await asyncio.get_running_loop().sendfile(transport, file, start, count) != count:
+            raise RestartedError
+        return
+    end = start + count
+    while start < end:
+        piece = await asyncio.to_thread(os.pread, file.fileno(), min(_PIECE_BYTES, end - start), start)
+        if not piece:
+            raise RestartedError
+        await response.write(piece)
+        start += len(piece)
+
+
+def _cut_off(request: web.Request, why: str) -> None:
+    """End the connection, so that the body is seen to be incomplete."""
+    log.warning("disconnected a client: %s", why, extra={"path": request.path, "client": request.remote})
+    if request.transport is not None:
+        request.transport.abort()
+
+
+def _range(request: web.Request, size: int) -> tuple[int, int, int]:
+    """First byte, the one behind the last, and the status (RFC 9110, section 14); for several ranges the whole blob."""
+    try:
+        wanted = request.http_range
+    except ValueError:
+        return 0, size, 200
+    if wanted.start is None and wanted.stop is None:
+        return 0, size, 200
+    start, stop, _ = wanted.indices(size)
+    if start >= stop:
+        raise web.HTTPRequestRangeNotSatisfiable(headers={"Content-Range": f"bytes */{size}"})
+    return start, stop, 206

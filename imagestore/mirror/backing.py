@@ -1,90 +1,79 @@
-"""What a mirror stands on: what it remembers, and where the bytes of its blobs are; opened for the store it serves."""
+"""What a mirror keeps its state in, for a store in a folder: catalogue, blobs, and the bucket behind them."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.locks import FileLock
 from imagestore.errors import StoreBusyError
 from imagestore.mirror.blobs import StoreFiles
+from imagestore.mirror.bucket import MirrorBucket
 from imagestore.mirror.catalogue import Catalogue
-from imagestore.mirror.second_tier import SecondTier
-from imagestore.mirror.sqlite_rows import open_sqlite_rows
+from imagestore.mirror.catalogue_database import SqliteCatalogueDatabase
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
     from imagestore.mirror.blobs import StoreBlobs
-    from imagestore.mirror.numbers import MirrorNumbers
+    from imagestore.mirror.counters import MirrorCounters
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
 
-#: Where the root has what the catalogue remembers.
+#: The catalogue's file in the root.
 CATALOGUE: Final = "mirror.db"
-LOCK: Final = "mirror"
+_LOCK: Final = "mirror"
 
 
 @dataclass(frozen=True, slots=True)
 class Backing:
-    """Close it.
+    """The state of a mirror; close it.
 
     Attributes:
-        catalogue: what is here.
-        stored: where blobs of the store are read.
-        second: the bucket behind the store; None for none.
-        is_alone: no other process has the same catalogue, so nothing is on its way when this one starts.
-        close: lets go of all.
+        catalogue: knows what is here.
+        stored: gives the bytes of the store's blobs.
+        bucket: behind the store's disk; None for none.
+        is_alone: no other process has the same catalogue, so nothing is being fetched when this one starts.
+        close: closes all of it.
     """
 
     catalogue: Catalogue
     stored: StoreBlobs
-    second: SecondTier | None
+    bucket: MirrorBucket | None
     is_alone: bool
     close: Callable[[], None]
 
 
 def open_backing(
-    store: ImageStore, workers: StoreWorkers, numbers: MirrorNumbers, _loop: asyncio.AbstractEventLoop
+    store: ImageStore, workers: StoreWorkers, counters: MirrorCounters, _loop: asyncio.AbstractEventLoop
 ) -> Backing:
-    """For a store in a folder: all is there.
+    """Open the state of a mirror of a store in a folder.
 
     Args:
         store: the one that is served.
         workers: lends it, and those that replace it.
-        numbers: hears of bytes.
-        _loop: the clients'; a file needs none.
+        counters: of bytes.
+        _loop: unused; ``open_shared_backing`` needs it.
 
     Raises:
         ConfigError: the bucket can't be used.
-        StoreBusyError: another mirror has the store.
+        StoreBusyError: another mirror serves the store.
         StoreError: the catalogue can't be opened.
     """
-    lock = FileLock(str(store.root / "locks" / LOCK))
+    lock = FileLock(str(store.root / "locks" / _LOCK))
     if not lock.try_acquire():
         raise StoreBusyError(
             f"{store.root}: another mirror serves this store", hint="give this one a --root of its own"
         )
-    try:
+    with contextlib.ExitStack() as opened:
+        opened.callback(lock.release)
+        catalogue = Catalogue(SqliteCatalogueDatabase(store.root / CATALOGUE))
+        opened.callback(catalogue.close)
         settings = store.config.settings.mirror.bucket
-        second = SecondTier(settings, workers, numbers) if settings is not None else None
-        try:
-            catalogue = Catalogue(open_sqlite_rows(store.root / CATALOGUE))
-        except BaseException:
-            if second is not None:
-                second.close()
-            raise
-    except BaseException:
-        lock.release()
-        raise
-    stored = StoreFiles(second)
-
-    def close() -> None:
-        stored.close()
-        if second is not None:
-            second.close()
-        catalogue.close()
-        lock.release()
-
-    return Backing(catalogue, stored, second, is_alone=True, close=close)
+        bucket = None
+        if settings is not None:
+            bucket = MirrorBucket(settings, workers, counters)
+            opened.callback(bucket.close)
+        return Backing(catalogue, StoreFiles(bucket), bucket, is_alone=True, close=opened.pop_all().close)

@@ -1,63 +1,139 @@
-"""What a mirror has, and when it was last asked for: tags, documents, what they name, and bytes against quotas.
+"""What a mirror has: tags, documents, the content they name, and bytes against quotas.
 
-What keeps content from being collected is a lease for each upstream (see ``keeping``), which follows this. The order of
-steps keeps the two together without one lock for both: content is noted here first, held by the lease then, and looked
-at after that. What was evicted is let go of the other way round: it is forgotten here, let go of by the lease, and held
-again if it was noted meanwhile.
+Each method is one transaction. Replicas that share the rows call them at the same time, so a step that decides by what
+it reads takes the upstream's lock before it reads. In PostgreSQL the statements are meant for READ COMMITTED: once it
+holds the lock, a transaction sees what others have committed.
+
+Content is kept from collection by one lease for each upstream (see ``retention``). The order of steps keeps catalogue
+and lease together without one lock for both: content is noted here first, leased then, and looked at after that.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import secrets
-import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.mirror.catalogue_rows import Reservation
+from imagestore.mirror import catalogue_sql as sql
+from imagestore.mirror.catalogue_database import RememberedAnswers
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import OCTETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
-    from imagestore.mirror.catalogue_rows import CachedTag, CatalogueRows, KnownContent, Leaving, Try
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
+    from imagestore.mirror.catalogue_database import CatalogueDatabase, Changes, Transaction, Values
 
-#: A replica of which nothing was heard for so long is dead, and what it reserved is free again.
-RESERVED_SECONDS: Final = 600.0
+_MARK_BITS: Final = 62
+
+
+@dataclass(frozen=True, slots=True)
+class CachedTag:
+    """Where a tag led when its upstream was last asked, ``checked_at`` seconds since 1970."""
+
+    target: Descriptor
+    checked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class KnownContent:
+    """What is known of content of a repository.
+
+    Attributes:
+        descriptor: by the documents that name it.
+        is_confirmed: its upstream is known to have it: it came from there, or the upstream said so. A document that
+            names content is no proof: anyone can push one that names content of another upstream.
+    """
+
+    descriptor: Descriptor
+    is_confirmed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room for a blob that is being fetched, one for each fetch. Several for one blob count once.
+
+    Attributes:
+        id: unlike any other.
+        owner: the replica that fetches.
+        upstream: whose quota it counts against.
+        digest: of the blob.
+        size: of the blob, in bytes.
+        ends_at: seconds since 1970; from then on it doesn't count, since its replica is dead.
+    """
+
+    id: str
+    owner: str
+    upstream: str
+    digest: Digest
+    size: int
+    ends_at: float
+
+
+class Outcome(enum.Enum):
+    """What one attempt to reserve did."""
+
+    RESERVED = "there is room, and it is reserved"
+    EVICTED = "a document was evicted, and there isn't room yet"
+    REFUSED = "there is no room, and nothing may be evicted"
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveResult:
+    """The outcome of an attempt to reserve, and whether it evicted content (see ``Catalogue.evicted``)."""
+
+    outcome: Outcome
+    has_evicted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EvictedContent:
+    """Content that is still under the lease; ``mark`` tells this eviction from a later one of the same content."""
+
+    digest: Digest
+    mark: int
 
 
 class Catalogue:
-    """What the mirror's rows mean; thread-safe, as they are. Names are whole: ``docker.io/library/python``.
+    """The rows of one mirror, shared by all its replicas; thread-safe.
+
+    Repository names include the upstream: ``docker.io/library/python``. Times are seconds since 1970. Every method
+    raises StoreError if the database can't be read or changed.
 
     Args:
-        rows: shared with other replicas, where there are some; closed with this.
-        owner: names this replica among them; what it reserved before it was started anew is free.
-        clock: seconds since 1970.
-
-    Raises:
-        StoreError: the rows can't be changed. So does every call where they can't be read or changed.
+        database: runs the transactions; closed with this.
+        changes: of the rows by any replica. With it, answers that every request needs are remembered until a change.
     """
 
-    def __init__(self, rows: CatalogueRows, *, owner: str = "", clock: Callable[[], float] = time.time) -> None:
-        self._rows = rows
-        self._owner = owner
-        self._clock = clock
-        rows.end_reservations(owner)
+    def __init__(self, database: CatalogueDatabase, changes: Changes | None = None) -> None:
+        self._database = database
+        self._answers = RememberedAnswers(changes)
 
     def close(self) -> None:
-        """Let go of the rows."""
-        self._rows.close()
+        """Close the database."""
+        self._database.close()
 
     def tag(self, name: str, tag: str) -> CachedTag | None:
         """Where a tag led, if its document is still known."""
-        return self._rows.tag(name, tag)
+        found = self._remembered(sql.TAG, name=name, tag=tag)
+        return CachedTag(_descriptor(found[0]), found[0][3]) if found else None
 
     def document(self, name: str, digest: Digest) -> Descriptor | None:
-        """An index or manifest (or a blob that was asked for on its own) of a repository."""
-        return self._rows.document(name, digest)
+        """An index or manifest of a repository, or a blob that was asked for on its own."""
+        found = self._remembered(sql.DOCUMENT, name=name, digest=str(digest))
+        return _descriptor(found[0]) if found else None
 
     def known(self, upstream: str, name: str, digest: Digest) -> KnownContent | None:
-        """Anything that a repository of an upstream is known to have: documents, and what they name."""
-        return self._rows.known(upstream, name, digest)
+        """Anything that a repository is known to have: documents, and what they name.
+
+        If documents disagree about a size, that of the content in the store counts.
+        """
+        found = self._remembered(sql.KNOWN, upstream=upstream, name=name, digest=str(digest))
+        return KnownContent(_descriptor(found[0]), bool(found[0][3])) if found else None
 
     def put_document(
         self,
@@ -68,95 +144,232 @@ class Catalogue:
         *,
         tag: str = "",
         is_here: bool = True,
+        now: float,
     ) -> None:
-        """Note a document that an upstream has, what it names, and the tag that leads to it now."""
-        self._rows.put_document(upstream, name, document, parts, tag=tag, is_here=is_here, now=self._clock())
+        """Note a document, served now, what it names, and the tag that leads to it; an empty tag is none.
 
-    def put_blob(self, upstream: str, name: str, blob: Descriptor) -> None:
-        """Note content that came from an upstream; what nothing names is a document of its own, so that it can go."""
-        self._rows.put_blob(upstream, name, blob, now=self._clock())
+        A document first known as a blob may turn out to be a manifest, never the other way round. The size of content
+        in the store stays, unless the new one is of content in the store, too.
+        """
+        digest = str(document.digest)
+
+        def _put(transaction: Transaction) -> None:
+            transaction.lock(upstream)
+            transaction.tell()
+            _put_document(transaction, upstream, name, document, now)
+            values = {"name": name, "parent": digest}
+            transaction.run_many(sql.PUT_PART, [{**values, **_values(part)} for part in parts])
+            _put_blob(transaction, upstream, document, is_here=is_here)
+            if tag:
+                transaction.run(sql.PUT_TAG, {"name": name, "tag": tag, "digest": digest, "now": now})
+
+        self._database.write(_put)
+
+    def put_blob(self, upstream: str, name: str, blob: Descriptor, *, now: float) -> None:
+        """Note content in the store. Content that nothing of the upstream names becomes a document, to be evictable."""
+
+        def _put(transaction: Transaction) -> None:
+            transaction.lock(upstream)
+            transaction.tell()
+            _put_blob(transaction, upstream, blob, is_here=True)
+            if not transaction.rows(sql.NAMED, {"upstream": upstream, "digest": str(blob.digest)}):
+                _put_document(transaction, upstream, name, Descriptor(OCTETS, blob.digest, blob.size), now)
+
+        self._database.write(_put)
+
+    def marks(self, digest: Digest) -> dict[str, int]:
+        """For each upstream whose content counts as in the store: a number that changes each time it is put."""
+        return dict(self._query(sql.MARKS, digest=str(digest)))
 
     def forget_content(self, digest: Digest, is_gone: Callable[[], bool]) -> None:
-        """Content isn't here any more: it counts against no quota.
+        """Stop counting content against quotas if ``is_gone``, a look at the store, confirms that it isn't there.
 
-        Args:
-            digest: of it.
-            is_gone: looks once more. What is fetched again after that look counts.
+        Content that is put after that look counts.
         """
-        marks = self._rows.marks(digest)
-        if marks and is_gone():
-            self._rows.forget_content(digest, marks)
+        marks = self.marks(digest)
+        if not marks or not is_gone():
+            return
+        rows: list[Values] = [
+            {"upstream": upstream, "digest": str(digest), "mark": mark} for upstream, mark in sorted(marks.items())
+        ]
+
+        def _forget(transaction: Transaction) -> None:
+            transaction.tell()
+            transaction.run_many(sql.FORGET_CONTENT, rows)
+
+        self._database.write(_forget)
 
     def distrust(self, name: str, digest: Digest) -> None:
-        """Forget the size that an upstream told of a blob, which was wrong."""
-        self._rows.distrust(name, digest)
+        """Forget a blob that is a document of its own, since the size that its upstream stated was wrong."""
+        self._change(sql.DISTRUST, name=name, digest=str(digest), octets=OCTETS)
 
     def drop_tag(self, name: str, tag: str) -> None:
         """Forget a tag that its upstream doesn't have any more."""
-        self._rows.drop_tag(name, tag)
+        self._change(sql.DROP_TAG, name=name, tag=tag)
 
-    def note_served(self, name: str, digest: Digest) -> None:
-        """A document, or what it names, was served now; the least recently served are evicted first."""
-        self._rows.note_served(name, digest, now=self._clock())
+    def note_served(self, name: str, digest: Digest, *, now: float) -> None:
+        """Note that a document, or content that it names, is served now; see ``try_to_reserve``."""
+        self._run(sql.NOTE_SERVED, name=name, digest=str(digest), now=now)
 
     def used_bytes(self) -> dict[str, int]:
-        """What the content of each upstream takes that has something here."""
-        return self._rows.used_bytes()
+        """Size of the content in the store, by upstream; of every upstream with any row of content or documents."""
+        return {upstream: int(size) for upstream, size in self._query(sql.USED)}
 
     def try_to_reserve(
-        self, upstream: str, blob: Descriptor, quota_bytes: int | None, *, spared_seconds: float
-    ) -> tuple[str, Try]:
-        """Make room for a blob on its way, by at most one eviction; end_reservation() when it came or won't.
+        self, wanted: Reservation, *, quota_bytes: int | None, not_since: float, now: float
+    ) -> ReserveResult:
+        """Reserve room; if the quota has none, evict the one document that wasn't served for the longest time.
 
-        Args:
-            upstream: whose quota it is.
-            blob: which.
-            quota_bytes: that its content may take; None for no limit.
-            spared_seconds: a document that was served in this time stays.
-
-        Returns:
-            The reservation's id, and what became of the try.
+        Content in the store and reserved content count, each once. A document that is being fetched, or names content
+        that is (the wanted blob included), isn't evicted, nor one that was served since ``not_since``. Its tags go with
+        it. Content that no other document of the upstream names stops counting, and is listed by ``evicted``.
         """
-        now, id_ = self._clock(), secrets.token_hex(16)
-        wanted = Reservation(id_, self._owner, upstream, blob.digest, blob.size, now + RESERVED_SECONDS)
-        return id_, self._rows.try_to_reserve(wanted, quota_bytes=quota_bytes, not_since=now - spared_seconds, now=now)
+        upstream = wanted.upstream
 
-    def renew_reservations(self) -> None:
-        """Say that this replica lives; at least once in half of ``RESERVED_SECONDS``."""
-        self._rows.renew_reservations(self._owner, ends_at=self._clock() + RESERVED_SECONDS)
+        def _is_within(transaction: Transaction) -> bool:
+            if quota_bytes is None:
+                return True
+            ((taken,),) = transaction.rows(sql.TAKEN, {"upstream": upstream, "now": now})
+            return int(taken) <= quota_bytes
+
+        def _reserve(transaction: Transaction) -> ReserveResult:
+            transaction.lock(upstream)
+            transaction.run(sql.END_DEAD_RESERVATIONS, {"upstream": upstream, "now": now})
+            # Before room is looked for, so that the eviction spares it.
+            transaction.run(sql.RESERVE, {**dataclasses.asdict(wanted), "digest": str(wanted.digest)})
+            if _is_within(transaction):
+                return ReserveResult(Outcome.RESERVED, has_evicted=False)
+            has_evicted = _evict_oldest(transaction, upstream, not_since)
+            if has_evicted:
+                transaction.tell()
+            if has_evicted and _is_within(transaction):
+                return ReserveResult(Outcome.RESERVED, has_evicted=True)
+            transaction.run(sql.END_RESERVATION, {"id": wanted.id})
+            return ReserveResult(Outcome.EVICTED if has_evicted else Outcome.REFUSED, has_evicted)
+
+        return self._database.write(_reserve)
+
+    def renew_reservations(self, owner: str, *, ends_at: float) -> None:
+        """Set the end of all reservations of a replica."""
+        self._run(sql.RENEW_RESERVATIONS, owner=owner, ends_at=ends_at)
 
     def end_reservation(self, id_: str) -> None:
-        """See try_to_reserve(); harmless when it ended already."""
-        self._rows.end_reservation(id_)
+        """End a reservation, if it hasn't ended yet."""
+        self._run(sql.END_RESERVATION, id=id_)
 
-    def leaving(self, upstream: str) -> tuple[Leaving, ...]:
-        """Evicted content whose lease wasn't let go yet."""
-        return self._rows.leaving(upstream)
+    def end_reservations(self, owner: str) -> None:
+        """End all reservations of a replica, which starts or stops and fetches nothing."""
+        self._run(sql.END_RESERVATIONS, owner=owner)
 
-    def wanted(self, upstream: str, digests: Sequence[Digest]) -> frozenset[Digest]:
-        """Those of some digests that a document of the upstream names, or that are on their way."""
-        return self._rows.wanted(upstream, digests, now=self._clock())
+    def evicted(self, upstream: str) -> tuple[EvictedContent, ...]:
+        """Content that this replica or another one evicted, and that is still under the lease."""
+        return tuple(
+            EvictedContent(Digest.parse(text), mark) for text, mark in self._query(sql.LEAVING, upstream=upstream)
+        )
 
-    def forget_leaving(self, upstream: str, left: Sequence[Leaving]) -> None:
-        """The lease of evicted content was let go."""
-        self._rows.forget_leaving(upstream, left)
+    def forget_evicted(self, upstream: str, released: Sequence[EvictedContent]) -> None:
+        """Note that evicted content was taken from the lease; content that was evicted once more since then stays."""
+        rows: list[Values] = [
+            {"upstream": upstream, "digest": str(each.digest), "mark": each.mark} for each in released
+        ]
+        self._database.write(lambda transaction: transaction.run_many(sql.FORGET_LEAVING, rows))
+
+    def wanted(self, upstream: str, digests: Sequence[Digest], *, now: float) -> frozenset[Digest]:
+        """Those of some digests that a document of the upstream is or names, or that a live reservation is for."""
+
+        def _look(transaction: Transaction) -> frozenset[Digest]:
+            values: Values = {"upstream": upstream, "now": now}
+            return frozenset(each for each in digests if transaction.rows(sql.WANTED, {**values, "digest": str(each)}))
+
+        return self._database.read(_look)
 
     def forget_unnamed(self, upstream: str) -> None:
-        """Forget content that no document names, as a distrusted one leaves it."""
-        self._rows.forget_unnamed(upstream)
+        """Evict content that no document names, as ``distrust`` leaves it."""
+
+        def _forget(transaction: Transaction) -> None:
+            transaction.lock(upstream)
+            transaction.tell()
+            _evict(transaction, upstream, [text for (text,) in transaction.rows(sql.UNNAMED, {"upstream": upstream})])
+
+        self._database.write(_forget)
 
     def forget_upstream(self, upstream: str) -> None:
-        """Forget all that is here of an upstream."""
-        self._rows.forget_upstream(upstream)
+        """Forget all content of an upstream."""
+
+        def _forget(transaction: Transaction) -> None:
+            transaction.lock(upstream)
+            transaction.tell()
+            for statement in sql.FORGET_UPSTREAM:
+                transaction.run(statement, {"upstream": upstream})
+
+        self._database.write(_forget)
 
     def contents(self, upstream: str) -> frozenset[Digest]:
-        """All that an upstream's lease has to hold: what is here, and what its documents name."""
-        return self._rows.contents(upstream)
+        """All that an upstream's lease has to hold: content it is known to have, and content its documents name."""
+        return frozenset(Digest.parse(text) for (text,) in self._query(sql.CONTENTS, upstream=upstream))
 
     def tags(self, name: str) -> tuple[str, ...]:
-        """The tags of a repository that were asked for, in order."""
-        return self._rows.tags(name)
+        """The tags of a repository that were asked for, in byte order."""
+        return tuple(tag for (tag,) in self._query(sql.TAGS, name=name))
 
     def names(self, upstream: str) -> tuple[str, ...]:
-        """The repositories of an upstream that have something here, in order."""
-        return self._rows.names(upstream)
+        """The repositories of an upstream that have documents, in byte order."""
+        return tuple(name for (name,) in self._query(sql.NAMES, upstream=upstream))
+
+    def _query(self, query: str, **values: object) -> list[tuple[Any, ...]]:
+        return self._database.read(lambda transaction: transaction.rows(query, values))
+
+    def _remembered(self, query: str, **values: object) -> list[tuple[Any, ...]]:
+        return self._answers.get((query, *values.values()), lambda: self._query(query, **values))
+
+    def _change(self, statement: str, **values: object) -> None:
+        def change(transaction: Transaction) -> None:
+            transaction.tell()
+            transaction.run(statement, values)
+
+        self._database.write(change)
+
+    def _run(self, statement: str, **values: object) -> None:
+        """Change rows on which no remembered answer depends."""
+        self._database.write(lambda transaction: transaction.run(statement, values))
+
+
+def _put_document(transaction: Transaction, upstream: str, name: str, document: Descriptor, now: float) -> None:
+    values = {"name": name, "upstream": upstream, "now": now, "octets": OCTETS, **_values(document)}
+    transaction.run(sql.PUT_DOCUMENT, values)
+
+
+def _put_blob(transaction: Transaction, upstream: str, blob: Descriptor, *, is_here: bool) -> None:
+    values = {"upstream": upstream, "digest": str(blob.digest), "size": blob.size}
+    transaction.run(sql.PUT_BLOB, {**values, "is_here": int(is_here), "mark": secrets.randbits(_MARK_BITS)})
+
+
+def _evict_oldest(transaction: Transaction, upstream: str, not_since: float) -> bool:
+    """Forget the document that wasn't served for the longest time; False if none may go."""
+    oldest = transaction.rows(sql.OLDEST, {"upstream": upstream, "not_since": not_since})
+    if not oldest:
+        return False
+    ((name, digest),) = oldest
+    document: Values = {"name": name, "digest": digest}
+    freed = [text for (text,) in transaction.rows(sql.ONLY_ITS, {"upstream": upstream, **document})]
+    transaction.run(sql.DROP_TAGS_OF_DOCUMENT, document)
+    transaction.run(sql.DROP_DOCUMENT, document)
+    _evict(transaction, upstream, freed)
+    return True
+
+
+def _evict(transaction: Transaction, upstream: str, texts: Sequence[str]) -> None:
+    """Stop counting content that nothing of the upstream names any more, and note that its lease is to be released."""
+    rows: list[Values] = [
+        {"upstream": upstream, "digest": text, "mark": secrets.randbits(_MARK_BITS)} for text in texts
+    ]
+    transaction.run_many(sql.DROP_BLOB, rows)
+    transaction.run_many(sql.LEAVE, rows)
+
+
+def _values(descriptor: Descriptor) -> Values:
+    return {"media_type": descriptor.media_type, "digest": str(descriptor.digest), "size": descriptor.size}
+
+
+def _descriptor(row: Sequence[Any]) -> Descriptor:
+    return Descriptor(row[0], Digest.parse(row[1]), row[2])

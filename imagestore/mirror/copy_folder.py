@@ -1,7 +1,7 @@
-"""A folder of whole, verified copies of content, within a limit of bytes: the least recently used are deleted.
+"""A folder of whole, verified copies of content, within a quota: the least recently used are deleted.
 
-A copy grows in a file with an ending of its own, and gets its name when it is whole. What a killed process left of such
-files is removed at the start. A file is deleted by unlinking it, so a reader that has it open reads it to its end.
+A growing copy has a file with another suffix, and is renamed when it is whole. Growing files that a killed process left
+are deleted at the start. A reader that has a deleted copy open can read it to its end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 _GROWING: Final = ".part"
 _LOCK: Final = "lock"
-#: How exactly it is known after a new start when a copy was used last.
+#: How exactly times of use are kept over a restart.
 _EXACT_SECONDS: Final = 60.0
 
 
@@ -60,8 +60,8 @@ class CopyFolder:
 
     Args:
         path: made when missing.
-        quota_bytes: what copies may take, those that grow included. One that is larger than that is made all the same
-            and deleted when it is whole, for those who read it along.
+        quota_bytes: what copies may take, growing ones included. A larger copy is made all the same for its readers,
+            and deleted when it is whole.
 
     Raises:
         StoreBusyError: another process has the folder.
@@ -77,7 +77,7 @@ class CopyFolder:
             raise StoreBusyError(
                 f"{path}: another process has its copies here", hint="give each replica its own folder"
             )
-        #: From the one that goes first to the one that goes last.
+        #: The one that is deleted first comes first.
         self._whole: OrderedDict[Digest, _Whole] = OrderedDict()
         self._growing_bytes = 0
         self._used = 0
@@ -94,12 +94,12 @@ class CopyFolder:
         return self._used
 
     def size(self, digest: Digest) -> int | None:
-        """The size of a whole copy; None where there is none."""
+        """The size of a whole copy; None if there is none."""
         found = self._whole.get(digest)
         return None if found is None else found.size
 
     def open(self, digest: Digest) -> BinaryIO | None:
-        """A whole copy, which is used now; None where there is none."""
+        """Open a whole copy, and note its use; None if there is none."""
         found = self._whole.get(digest)
         if found is None:
             return None
@@ -123,7 +123,7 @@ class CopyFolder:
         return file
 
     def begin(self, digest: Digest, size: int) -> GrowingCopy:
-        """A file for a copy; others are deleted for it. finish() or abandon() it.
+        """Make the file of a copy, and delete others to make room. finish() or abandon() it.
 
         Raises:
             StoreError: it can't be made.
@@ -136,7 +136,7 @@ class CopyFolder:
         return GrowingCopy(digest, size, path, file)
 
     def finish(self, copy: GrowingCopy) -> None:
-        """A copy is whole, verified and synced.
+        """Rename a copy that is whole, verified and synced.
 
         Raises:
             StoreError: it can't be renamed; abandon() it.
@@ -151,27 +151,27 @@ class CopyFolder:
         self._evict()
 
     def abandon(self, copy: GrowingCopy) -> None:
-        """A copy won't be whole."""
+        """Delete a copy that isn't going to be whole."""
         copy.file.close()
         self._growing_bytes -= copy.size
         _unlink(copy.path)
 
     def drop(self, digest: Digest) -> None:
-        """A copy is no good; harmless where there is none."""
+        """Delete a whole copy, if there is one."""
         found = self._whole.pop(digest, None)
         if found is not None:
             self._used -= found.size
             _unlink(self._file(digest))
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Release the folder's lock."""
         self._lock.release()
 
     def _file(self, digest: Digest) -> str:
         return str(self._path / f"{digest.algorithm}-{digest.encoded}")
 
     def _read(self) -> None:
-        """What is there: copies, and what a killed process left."""
+        """Find copies, and delete growing ones that a killed process left."""
         found = []
         with translated("read", self._path), os.scandir(self._path) as entries:
             for entry in entries:
@@ -194,5 +194,5 @@ def _unlink(path: str) -> None:
     try:
         os.unlink(path)
     except OSError as error:
-        # It is found again at the next start.
+        # The next start finds it again.
         log.warning("a copy can't be deleted: %s", error, extra={"path": path})

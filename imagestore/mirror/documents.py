@@ -1,8 +1,8 @@
 """Indexes and manifests for a mirror's clients: from the store while they are fresh, else from upstream.
 
-A digest never changes, so what is here is served. A tag is fresh for the upstream's time, or for ever where the table
-says that such tags never move; then the upstream is asked by HEAD whether it still leads to what is here. An upstream
-that can't be asked leaves what is here stale, and served as such where the table allows it.
+A document asked for by digest is always fresh. A tag is fresh for the upstream's ``tag_freshness``, or for ever if the
+table says that it is immutable; after that the upstream is asked by HEAD whether it still leads to the same document.
+If the upstream can't be asked, a document in the store is stale, and is served as such if the table allows it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ from imagestore.errors import (
 from imagestore.oci.index import Index
 from imagestore.oci.manifest import Manifest
 from imagestore.oci.media_types import Kind
+from imagestore.platforms import parse
+from imagestore.store.pull.choice import match_handlers
 from imagestore.store.pull.fetch_pipeline import ingest_ref
+from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.config.model import MirrorSettings
+    from imagestore.config import HandlerPlatform
+    from imagestore.config.model import Upstream
     from imagestore.mirror.blobs import StoreBlobs
-    from imagestore.mirror.catalogue import Catalogue
-    from imagestore.mirror.catalogue_rows import CachedTag
-    from imagestore.mirror.keeping import Keeper
-    from imagestore.mirror.numbers import MirrorNumbers
-    from imagestore.mirror.upstreams import Repository, Upstreams
+    from imagestore.mirror.catalogue import CachedTag, Catalogue
+    from imagestore.mirror.counters import MirrorCounters
+    from imagestore.mirror.retention import Retention
+    from imagestore.mirror.upstreams import Repository
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
@@ -54,11 +57,11 @@ class ServedDocument:
     """An index or a manifest as it goes to a client.
 
     Attributes:
-        descriptor: of it.
+        descriptor: of the document.
         raw: its bytes, verified.
-        age_seconds: since its upstream said that the tag leads here; 0 for one asked for by digest.
-        is_stale: the upstream couldn't be asked.
-        is_new: the upstream was asked just now, and sent it.
+        age_seconds: since its upstream said that the tag leads to it; 0 for one asked for by digest.
+        is_stale: the upstream has to be asked whether the tag still leads to it.
+        is_new: the upstream sent it just now.
     """
 
     descriptor: Descriptor
@@ -68,44 +71,26 @@ class ServedDocument:
     is_new: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CachedDocument:
-    """A document that is here; one that isn't fresh is served only if its upstream can't be asked."""
-
-    document: ServedDocument
-    is_fresh: bool
-
-
 class DocumentSource:
-    """Finds documents; its calls block. Thread-safe.
-
-    Args:
-        catalogue: what is here.
-        keeper: holds it.
-        numbers: hears of bytes that came.
-        stored: reads what is here.
-        clock: seconds since 1970.
-    """
+    """Finds documents; its calls block. Thread-safe."""
 
     def __init__(
         self,
         catalogue: Catalogue,
-        keeper: Keeper,
-        numbers: MirrorNumbers,
+        retention: Retention,
+        counters: MirrorCounters,
         stored: StoreBlobs,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._catalogue = catalogue
-        self._keeper = keeper
-        self._numbers = numbers
+        self._retention = retention
+        self._counters = counters
         self._stored = stored
         self._clock = clock
 
-    def cached(
-        self, store: ImageStore, settings: MirrorSettings, repository: Repository, reference: Reference
-    ) -> CachedDocument | None:
-        """What is here of a reference, without asking anybody.
+    def cached(self, store: ImageStore, repository: Repository, reference: Reference) -> ServedDocument | None:
+        """The document of a reference, if it is in the store; the upstream isn't asked.
 
         Raises:
             StoreError: it can't be read.
@@ -116,13 +101,12 @@ class DocumentSource:
         raw = None if tag is None else self._read(store, tag.target)
         if tag is None or raw is None:
             return None
-        is_fresh = settings.is_offline or self._is_fresh(repository, reference.tag, tag)
-        return CachedDocument(ServedDocument(tag.target, raw, self._age(tag)), is_fresh)
+        is_fresh = repository.table.settings.is_offline or self._is_fresh(repository, reference.tag, tag)
+        return ServedDocument(tag.target, raw, max(0.0, self._clock() - tag.checked_at), is_stale=not is_fresh)
 
     def ask(
         self,
         store: ImageStore,
-        upstreams: Upstreams,
         repository: Repository,
         reference: Reference,
         *,
@@ -130,28 +114,27 @@ class DocumentSource:
         known: Descriptor | None,
         cancel: CancelToken,
     ) -> ServedDocument:
-        """What a reference leads to by its upstream's word; kept here.
+        """Ask the upstream which document a reference leads to, and keep it in the store.
 
         Args:
-            store: where documents are kept.
-            upstreams: asks.
+            store: keeps it.
             repository: of the reference.
             reference: with a tag or a digest.
             owner: the replica to ask first; empty for none.
-            known: what the tag led to before, and is here.
+            known: the document in the store that the tag led to before.
             cancel: ends it.
 
         Raises:
-            ReferenceNotFoundError: it isn't there.
-            RegistryError, IntegrityError, DocumentError: the upstream can't be asked, or lies.
+            ReferenceNotFoundError: the upstream doesn't have it.
+            RegistryError, IntegrityError, DocumentError: the upstream can't be asked, or its answer is wrong.
             StoreError, OperationCancelledError: it can't be kept, or was cancelled.
         """
 
-        def resolve(client: RegistryClient, token: CancelToken) -> tuple[Descriptor, bytes | None]:
+        def _resolve(client: RegistryClient, token: CancelToken) -> tuple[Descriptor, bytes | None]:
             return client.resolve_whole(reference, known=() if known is None else [known], cancel=token)
 
         try:
-            (target, raw), is_from_replica = upstreams.ask(repository.upstream, owner, resolve, cancel=cancel)
+            (target, raw), is_from_replica = repository.table.ask(repository.upstream, owner, _resolve, cancel=cancel)
         except ReferenceNotFoundError:
             if reference.digest is None:
                 self._catalogue.drop_tag(repository.name, reference.tag)
@@ -160,33 +143,31 @@ class DocumentSource:
         if raw is None:
             raw = self._stored.read(store, target.digest, limit_bytes=MAX_DOCUMENT_BYTES)
         else:
-            self._numbers.count_fetched(repository.upstream.name, len(raw), is_from_replica=is_from_replica)
+            self._counters.count(
+                "replicated_bytes" if is_from_replica else "fetched_bytes", repository.upstream.name, len(raw)
+            )
         self._note(store, repository, target, raw, tag="" if reference.digest is not None else reference.tag)
         self._keep(store, target, raw, cancel)
         return ServedDocument(target, raw, is_new=is_new)
 
-    def parts(self, document: ServedDocument) -> tuple[Descriptor, ...]:
-        """What a document names."""
-        return _parts(document.descriptor, document.raw)
-
-    def _by_digest(self, store: ImageStore, repository: Repository, digest: Digest) -> CachedDocument | None:
+    def _by_digest(self, store: ImageStore, repository: Repository, digest: Digest) -> ServedDocument | None:
         found = self._catalogue.known(repository.upstream.name, repository.name, digest)
-        if found is None or not found.is_earned or found.descriptor.kind not in (Kind.INDEX, Kind.MANIFEST):
+        if found is None or not found.is_confirmed or found.descriptor.kind not in (Kind.INDEX, Kind.MANIFEST):
             return None
         known = found.descriptor
         raw = self._read(store, known)
         if raw is None:
             return None
         if self._catalogue.document(repository.name, digest) is None:
-            # Another repository of the upstream has brought it: from now on it is this one's too.
+            # It was fetched for another repository of the upstream; from now on it belongs to this one, too.
             self._note(store, repository, known, raw, tag="")
-        return CachedDocument(ServedDocument(known, raw), is_fresh=True)
+        return ServedDocument(known, raw)
 
     def _note(self, store: ImageStore, repository: Repository, target: Descriptor, raw: bytes, *, tag: str) -> None:
-        """Remember a document, and hold it and all that it names."""
-        parts = _parts(target, raw)
-        self._catalogue.put_document(repository.upstream.name, repository.name, target, parts, tag=tag)
-        self._keeper.hold(store, repository.upstream.name, [target.digest, *(part.digest for part in parts)])
+        """Note a document, and lease it and all that it names."""
+        parts, now = named_by(target, raw), self._clock()
+        self._catalogue.put_document(repository.upstream.name, repository.name, target, parts, tag=tag, now=now)
+        self._retention.hold(store, repository.upstream.name, [target.digest, *(part.digest for part in parts)])
 
     def _keep(self, store: ImageStore, target: Descriptor, raw: bytes, cancel: CancelToken) -> None:
         if store.content.exists(target.digest):
@@ -199,7 +180,7 @@ class DocumentSource:
                 writer.commit(target.digest, len(raw))
 
     def _read(self, store: ImageStore, document: Descriptor) -> bytes | None:
-        """A document's verified bytes; None where it isn't here any more. A damaged one is thrown away."""
+        """A document's verified bytes; None if it isn't in the store any more. A damaged one is deleted."""
         try:
             return self._stored.read(store, document.digest, limit_bytes=MAX_DOCUMENT_BYTES)
         except ContentNotFoundError:
@@ -213,15 +194,12 @@ class DocumentSource:
         upstream = repository.upstream
         if any(fnmatch.fnmatchcase(tag, pattern) for pattern in upstream.immutable_tags):
             return True
-        # A clock that was set back makes nothing fresh.
+        # If the clock was set back, nothing is fresh.
         return 0 <= self._clock() - cached.checked_at < upstream.fresh_seconds
 
-    def _age(self, cached: CachedTag) -> float:
-        return max(0.0, self._clock() - cached.checked_at)
 
-
-def _parts(document: Descriptor, raw: bytes) -> tuple[Descriptor, ...]:
-    """What a document names; nothing where it can't be read, since a mirror serves what its upstream has."""
+def named_by(document: Descriptor, raw: bytes) -> tuple[Descriptor, ...]:
+    """The content that a document names; none if it can't be parsed, since it is served all the same."""
     try:
         if document.kind is Kind.INDEX:
             return Index.parse(raw, media_type=document.media_type).manifests
@@ -230,3 +208,41 @@ def _parts(document: Descriptor, raw: bytes) -> tuple[Descriptor, ...]:
         log.warning("a document is served without what it names: %s", error)
         return ()
     return manifest.children
+
+
+def wanted_manifests(
+    store: ImageStore,
+    upstream: Upstream,
+    reference: Reference,
+    document: ServedDocument,
+    client: RegistryClient,
+    cancel: CancelToken,
+) -> tuple[Descriptor, ...]:
+    """The manifests of an index that the upstream's ``handlers`` and ``platforms`` choose, each once.
+
+    They are chosen as for a pull by (reference, runtime handler), so that only manifests that the nodes' handlers can
+    run are prefetched.
+
+    Args:
+        store: has the configuration.
+        upstream: of the index.
+        reference: names the repository.
+        document: an index; nothing is chosen of a manifest.
+        client: asked for image configs if the index doesn't state platforms.
+        cancel: ends it.
+
+    Raises:
+        RegistryError, IntegrityError, DocumentError: the documents can't be fetched.
+    """
+    if document.descriptor.kind is not Kind.INDEX:
+        return ()
+    wanted: dict[str, HandlerPlatform] = {
+        name: store.config.handler_platform(name, host=store.host) for name in upstream.handlers
+    }
+    for text in upstream.platforms:
+        explicit = parse(text, host=store.host)
+        wanted[f"platform {text}"] = store.config.handler_platform("", host=store.host, explicit=explicit)
+    documents = Documents(store.content, client, reference, cancel)
+    documents.remember(document.descriptor, document.raw)
+    chosen = (selection.chosen for selection in match_handlers(document.descriptor, documents, wanted).values())
+    return tuple({each.descriptor.digest: each.descriptor for each in chosen if each is not None}.values())

@@ -1,13 +1,14 @@
-"""One blob on its way: it comes once, and every client that asks for it until then reads along.
+"""A cache fill: one transfer of a blob, which every client that asks for the blob reads while it is written.
 
-A thread fetches and writes; the event loop's tasks read what is written so far. The last bytes are held back until the
-whole is verified, so that no client ever gets a complete body that is wrong: it is cut off instead, and asks again.
+A thread fetches and writes; tasks of the event loop read what is written so far. The last bytes are held back until the
+blob is verified, so no client gets a complete body that is wrong: it is disconnected instead, and asks again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+import functools
+from typing import TYPE_CHECKING, Final, ParamSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
     from imagestore.errors import ImageStoreError
     from imagestore.oci.descriptor import Descriptor
 
-#: No answer is complete without them.
+P = ParamSpec("P")
+
+#: The last bytes of every answer.
 HELD_BACK_BYTES: Final = 64 * 1024
 
 
 class RestartedError(Exception):
-    """What was read came damaged, and is fetched again from its beginning."""
+    """The bytes read so far are damaged, and the blob is fetched again from its beginning."""
 
 
 class Fill:
@@ -30,52 +33,50 @@ class Fill:
     Args:
         descriptor: of the blob.
         loop: the readers'.
-        line: names the line in which it waits.
+        queue: names the queue in which it waits.
     """
 
-    def __init__(self, descriptor: Descriptor, loop: asyncio.AbstractEventLoop, line: str = "") -> None:
+    def __init__(self, descriptor: Descriptor, loop: asyncio.AbstractEventLoop, queue: str = "") -> None:
         self.descriptor = descriptor
-        self.line = line
-        #: Whether it is whole, verified and in the store.
+        self.queue = queue
+        #: The blob is whole, verified and in the store.
         self.is_verified = False
-        #: Whether it has left the queue of its upstream.
+        #: It has left the queue.
         self.is_started = False
-        #: Whether nothing had to be fetched.
+        #: The blob was in the store already.
         self.was_here = False
-        #: Why it doesn't come.
+        #: Why the fetch failed.
         self.error: ImageStoreError | None = None
         self._loop = loop
         self._file: BinaryIO | None = None
         self._has_begun = False
         self._written = 0
-        #: How often it began anew.
         self._restarts = 0
         self._changed = asyncio.Event()
         self._readers = 0
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether the fetch ended."""
         return self.is_verified or self.error is not None
 
-    def tell(self, change: Callable[[], None]) -> None:
-        """Change the state, from the fetching thread; readers hear of it."""
+    def tell(self, change: Callable[P, None], *values: P.args, **named: P.kwargs) -> None:
+        """Call one of the methods below from the fetching thread, and wake the readers."""
+        self._loop.call_soon_threadsafe(self._told, functools.partial(change, *values, **named))
 
-        def told() -> None:
-            change()
-            self._changed.set()
-            self._changed = asyncio.Event()
-            if self.is_over:
-                self._let_go()
-
-        self._loop.call_soon_threadsafe(told)
+    def _told(self, change: Callable[[], None]) -> None:
+        change()
+        self._changed.set()
+        self._changed = asyncio.Event()
+        if self.is_over:
+            self._let_go()
 
     def start(self) -> None:
-        """It is its turn."""
+        """Note that the fetch has left the queue."""
         self.is_started = True
 
     def begin(self, file: BinaryIO | None, written: int) -> None:
-        """The source sends; so much is here already. Without a file, readers have files of their own."""
+        """Note that the source sends, and how much is written already. Without a file, readers open their own."""
         if self._file is None:
             self._file = file
         elif file is not None:
@@ -84,33 +85,33 @@ class Fill:
         self._written = written
 
     def advance(self, written: int) -> None:
-        """So much is written."""
+        """Note how much is written."""
         self._written = written
 
     def restart(self) -> None:
-        """What was written is thrown away."""
+        """Note that what was written is discarded."""
         self._written = 0
         self._restarts += 1
 
     def find_here(self) -> None:
-        """It was in the store already; another fetch, or another process, has brought it."""
+        """Note that the blob was in the store already, from another fetch or another process."""
         self.was_here = self.is_verified = True
 
     def finish(self, error: ImageStoreError | None) -> None:
-        """It is in the store, or doesn't come; what came first counts."""
+        """Note the end: success, or an error. Only the first end counts."""
         if not self.is_over:
             self.is_verified, self.error = error is None, error
 
     async def started(self) -> None:
-        """Wait for its turn."""
+        """Wait until the fetch has left the queue."""
         while not self.is_started and not self.is_over:
             await self._changed.wait()
 
     async def begun(self) -> None:
-        """Wait until bytes come.
+        """Wait until the source sends.
 
         Raises:
-            ImageStoreError: they don't.
+            ImageStoreError: the fetch failed.
         """
         while not self._has_begun and not self.is_over:
             await self._changed.wait()
@@ -118,17 +119,17 @@ class Fill:
             raise self.error
 
     async def ended(self) -> None:
-        """Wait until nothing more comes."""
+        """Wait until the fetch is over."""
         while not self.is_over:
             await self._changed.wait()
 
     def reader(self) -> FillReader:
-        """For one client; close it. Only once it has begun."""
+        """A reader for one client, once the fetch has begun; close it."""
         self._readers += 1
         return FillReader(self)
 
     def release(self) -> None:
-        """A reader is closed."""
+        """Note that a reader is closed."""
         self._readers -= 1
         self._let_go()
 
@@ -139,12 +140,7 @@ class Fill:
 
 
 class FillReader:
-    """One client's view of a fill; close it.
-
-    Args:
-        fill: what is read along.
-        own: what is written so far, opened for this client alone; None for the fill's own file.
-    """
+    """A blobs.BlobSource over a fill. ``own`` is the growing file, opened for this client; None for the fill's file."""
 
     def __init__(self, fill: Fill, own: BinaryIO | None = None) -> None:
         self._fill = fill
@@ -159,28 +155,17 @@ class FillReader:
 
     @property
     def file(self) -> BinaryIO:
-        """What is written so far; other readers may share it, so its position means nothing."""
+        """The growing file."""
         found = self._own or self._fill._file
         assert found is not None
         return found
 
     async def begun(self) -> None:
-        """Wait until bytes come.
-
-        Raises:
-            ImageStoreError: they don't.
-        """
+        """Wait until the source sends, or raise why the fetch failed."""
         await self._fill.begun()
 
     async def available(self, start: int, end: int) -> int:
-        """Wait until bytes behind an offset may be given out; up to before which one.
-
-        The last bytes of every answer are held back until the whole blob is verified.
-
-        Raises:
-            ImageStoreError: they don't come.
-            RestartedError: what was read before is no good.
-        """
+        """See BlobSource; the last bytes of every answer are held back until the blob is verified."""
         fill = self._fill
         while True:
             if fill.error is not None:
@@ -196,7 +181,7 @@ class FillReader:
             await fill._changed.wait()
 
     def close(self) -> None:
-        """The client is served, or gone."""
+        """Let the file be closed, if no other reader uses it."""
         if self._own is not None:
             self._own.close()
         else:

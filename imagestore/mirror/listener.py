@@ -1,4 +1,4 @@
-"""The socket that a mirror's clients connect to: TLS, and limits on connections that are many, silent or slow."""
+"""The mirror's listening socket: TLS, and limits on the number of connections and on silent or slow ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KEEP_ALIVE_SECONDS: Final = 75.0
 _FIRST_REQUEST_SECONDS: Final = 20.0
 _HANDSHAKE_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 5.0
-#: A client that takes none of the bytes that wait for it is cut off. Blobs have their own limit, see ``bodies``.
+#: A client that takes none of its pending bytes for so long is disconnected. Blobs have their own limit in ``app``.
 _STUCK_SECONDS: Final = 60.0
 _MOST_HEAD_BYTES: Final = 8190
 _BACKLOG: Final = 1024
@@ -132,7 +132,7 @@ class Listener:
             await runner.cleanup()
 
     def _connected(self) -> asyncio.Protocol:
-        """The protocol of a new connection; one too many is closed at once, and its client asks its next host."""
+        """The protocol of a new connection; above the limit it is closed at once, and its client asks its next host."""
         server = self._runner.server if self._runner is not None else None
         if server is None:
             return _Refused()
@@ -144,12 +144,12 @@ class Listener:
 
     @web.middleware
     async def _noted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """A connection that has asked once is under aiohttp's own time limits."""
+        """After its first request a connection is under aiohttp's own time limits."""
         self._waiting.pop(request.protocol, None)
         return await handler(request)
 
     async def _close_idle(self) -> None:
-        """Close connections that don't say what they want, or don't take what they asked for."""
+        """Close connections that send no request, or don't take their answers."""
         loop = asyncio.get_running_loop()
         stuck: dict[asyncio.WriteTransport, tuple[int, float]] = {}
         while True:
@@ -160,7 +160,7 @@ class Listener:
                     protocol.force_close()
             server = self._runner.server if self._runner is not None else None
             transports = [each.transport for each in server.connections] if server is not None else []
-            # Those whose bytes wait to be sent, how many, and since when none of them has gone.
+            # Transports with pending bytes: how many, and since when their number is the same.
             waiting = {each: each.get_write_buffer_size() for each in transports if each is not None}
             stuck = {
                 each: stuck[each] if each in stuck and stuck[each][0] == size else (size, loop.time())
@@ -169,19 +169,19 @@ class Listener:
             }
             for each, (_, since) in stuck.items():
                 if loop.time() - since >= _STUCK_SECONDS:
-                    log.warning("a client that takes nothing is cut off")
+                    log.warning("disconnected a client that takes no bytes")
                     each.abort()
 
 
 class _Refused(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close it."""
-        log.warning("a connection too many is refused")
+        """Close the connection."""
+        log.warning("refused a connection: too many are open")
         transport.close()
 
 
 def tls_context(settings: MirrorSettings) -> ssl.SSLContext | None:
-    """What the listener shows and asks for; None for plain HTTP.
+    """The listener's certificate and its demands on clients'; None for plain HTTP.
 
     Raises:
         ConfigError: a file can't be used.
@@ -196,7 +196,7 @@ def tls_context(settings: MirrorSettings) -> ssl.SSLContext | None:
         if settings.client_ca:
             what = settings.client_ca
             context.load_verify_locations(settings.client_ca)
-            # Public upstreams are served to clients without one too.
+            # Public upstreams are served to clients without a certificate, too.
             context.verify_mode = ssl.CERT_OPTIONAL
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"{what}: can't be used for the mirror: {error.strerror or error}") from error

@@ -1,10 +1,10 @@
-"""Lists of tags and of what refers to a document: an upstream's own, remembered for its freshness."""
+"""Lists of tags and of referrers: an upstream's own, remembered for its ``tag_freshness``."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+import math
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from imagestore.errors import ImageStoreError, ReferenceNotFoundError
 
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
     from imagestore.mirror.catalogue import Catalogue
     from imagestore.mirror.sharing import SharedWork
-    from imagestore.mirror.upstreams import Repository, Upstreams
+    from imagestore.mirror.upstreams import Repository
     from imagestore.oci.digest import Digest
     from imagestore.registry import Referrers, RegistryClient
     from imagestore.store.image_store import ImageStore
-    from imagestore.store.workers import StoreWorkers
     from imagestore.util.cancel import CancelToken
 
 T = TypeVar("T")
@@ -26,89 +25,72 @@ T = TypeVar("T")
 _MOST_LISTS: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    listed_at: float
-    value: Any
-
-
 class ListSource:
-    """Asks for lists; its methods are the event loop's.
+    """Asks for lists; its methods are the event loop's."""
 
-    Args:
-        workers: lends the store.
-        shared: asks once, however many want the same.
-        catalogue: the tags that are here.
-    """
-
-    def __init__(self, workers: StoreWorkers, shared: SharedWork, catalogue: Catalogue) -> None:
-        self._workers = workers
+    def __init__(self, shared: SharedWork, catalogue: Catalogue) -> None:
         self._shared = shared
         self._catalogue = catalogue
-        self._lists: dict[tuple[str, ...], _Listed] = {}
+        #: Lists with the time at which each was asked for.
+        self._lists: dict[tuple[str, ...], tuple[float, Any]] = {}
 
     def forget(self) -> None:
-        """There is another table: ask again."""
+        """Ask for all lists again, since the table changed."""
         self._lists.clear()
 
-    async def tags(self, upstreams: Upstreams, repository: Repository) -> tuple[str, ...]:
-        """The tags of a repository: its upstream's, or those that are here where it can't be asked.
+    async def tags(self, repository: Repository) -> tuple[str, ...]:
+        """The tags of a repository: its upstream's, or those in the catalogue if the upstream can't be asked.
 
         Raises:
-            ImageStoreError: it can't be asked, and none are here.
+            ImageStoreError: the upstream can't be asked, and the catalogue has none.
         """
-        reference, is_offline = repository.reference("latest"), upstreams.settings.is_offline
+        reference, is_offline = repository.reference("latest"), repository.table.settings.is_offline
 
-        def ask(client: RegistryClient, token: CancelToken) -> tuple[str, ...]:
+        def _ask(client: RegistryClient, token: CancelToken) -> tuple[str, ...]:
             return client.tags(reference, cancel=token)
 
         try:
-            upstreams.refuse_offline(repository.name)
-            return await self._listed(upstreams, ("tags", repository.name), repository, ask)
+            repository.table.refuse_offline(repository.name)
+            return await self._listed(("tags", repository.name), repository, _ask)
         except ImageStoreError as error:
-            asked = self._workers.quick(lambda _: self._catalogue.tags(repository.name))
-            here = await self._shared.in_time(asked, repository.name)
+            here = await self._shared.quick(lambda _: self._catalogue.tags(repository.name), repository.name)
             is_no = isinstance(error, ReferenceNotFoundError) and not is_offline
             if not here or is_no or not (repository.upstream.serves_stale or is_offline):
                 raise
             return here
 
-    async def referrers(
-        self, upstreams: Upstreams, repository: Repository, digest: Digest, artifact_type: str
-    ) -> Referrers:
-        """What refers to a document.
+    async def referrers(self, repository: Repository, digest: Digest, artifact_type: str) -> Referrers:
+        """The referrers of a document.
 
         Raises:
             ImageStoreError: its upstream can't be asked.
         """
         reference = repository.reference(str(digest))
 
-        def ask(client: RegistryClient, token: CancelToken) -> Referrers:
+        def _ask(client: RegistryClient, token: CancelToken) -> Referrers:
             return client.referrers(reference, digest, artifact_type=artifact_type, cancel=token)
 
-        upstreams.refuse_offline(str(reference))
-        return await self._listed(upstreams, ("referrers", str(reference), artifact_type), repository, ask)
+        repository.table.refuse_offline(str(reference))
+        return await self._listed(("referrers", str(reference), artifact_type), repository, _ask)
 
     async def _listed(
         self,
-        upstreams: Upstreams,
         key: tuple[str, ...],
         repository: Repository,
         ask: Callable[[RegistryClient, CancelToken], T],
     ) -> T:
         """A list, asked for again when it isn't fresh."""
-        upstream = repository.upstream
-        listed = self._lists.get(key)
-        if listed is not None and asyncio.get_running_loop().time() - listed.listed_at < upstream.fresh_seconds:
-            value: T = listed.value
-            return value
+        upstream, clock = repository.upstream, asyncio.get_running_loop().time
+        listed_at, value = self._lists.get(key, (-math.inf, None))
+        if clock() - listed_at < upstream.fresh_seconds:
+            return cast("T", value)
 
         def asked(_: ImageStore, token: CancelToken) -> T:
-            answer, _is_owners = upstreams.ask(upstream, "", ask, cancel=token)
+            answer, _is_owners = repository.table.ask(upstream, "", ask, cancel=token)
             return answer
 
-        value = await self._shared.once(key, upstream, asked)
+        found = await self._shared.once(key, upstream, asked)
         if len(self._lists) >= _MOST_LISTS:
             self._lists.clear()
-        self._lists[key] = _Listed(asyncio.get_running_loop().time(), value)
-        return value
+        self._lists[key] = (clock(), found)
+        return found

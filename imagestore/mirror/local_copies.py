@@ -1,7 +1,7 @@
-"""Sends copies on this machine's disk of what the store has elsewhere; each is made when it is first asked for.
+"""Copies on this machine's disk of content that the store has elsewhere; each is made when it is first asked for.
 
-A copy comes once, however many clients want it, and they read it along while it grows, as a blob on its way from
-upstream. The last bytes are held back until the hash of all is right.
+A copy is made once for all clients, which read it while it grows, as they do with a blob that is being fetched from
+upstream. The last bytes are held back until the copy is verified.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from imagestore.errors import (
     StoreError,
     StoreFullError,
 )
-from imagestore.mirror.bodies import StoredBlob
+from imagestore.mirror.blobs import StoredBlob
 from imagestore.mirror.copy_folder import CopyFolder
 from imagestore.mirror.fill import Fill, FillReader
 from imagestore.oci.digest import Verifier, verify
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from imagestore.content.api import ContentStore
-    from imagestore.mirror.bodies import BlobSource
+    from imagestore.mirror.blobs import BlobSource
     from imagestore.mirror.copy_folder import GrowingCopy
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Copies that are made at once; more wait for these.
+#: Copies that are made at a time.
 _THREADS: Final = 16
-#: A source that breaks off is asked for the rest so often.
+#: Attempts to read the rest from a source that breaks off.
 _ATTEMPTS: Final = 3
 _PIECE_BYTES: Final = 256 * 1024
 _PATIENCE_SECONDS: Final = 10.0
@@ -58,9 +58,9 @@ class LocalCopies:
     Args:
         folder: of this process alone; made when missing.
         quota_bytes: what copies may take.
-        content: lends the content that is copied, for as long as it takes.
+        content: lends the content that is copied.
         loop: the readers'.
-        locate: a URL to send a client to for a blob instead; empty for none. None: there never is one.
+        locate: gives a URL to redirect a client to instead, or an empty text; None if clients are never redirected.
 
     Raises:
         StoreBusyError: another process has the folder.
@@ -87,7 +87,7 @@ class LocalCopies:
 
     @property
     def redirects(self) -> bool:
-        """Whether clients may be sent elsewhere."""
+        """Whether clients may be redirected."""
         return self._locate is not None
 
     @property
@@ -96,7 +96,7 @@ class LocalCopies:
         return self._folder.used_bytes
 
     def location(self, blob: Descriptor) -> str:
-        """A URL to send a client to for a blob; empty where it has to be sent from here."""
+        """A URL to redirect a client to; empty if the mirror has to send the blob."""
         return self._locate(blob) if self._locate is not None else ""
 
     def has(self, store: ImageStore, blob: Descriptor) -> bool:
@@ -109,7 +109,7 @@ class LocalCopies:
         return size == blob.size
 
     def open(self, store: ImageStore, blob: Descriptor) -> BlobSource | None:
-        """A copy, or one that grows; the store isn't asked about what is here already."""
+        """A whole or a growing copy; the store is asked only if there is none."""
         opened, is_known = self._opened(blob)
         if is_known:
             return opened
@@ -119,7 +119,7 @@ class LocalCopies:
         return self._begun(blob, None) if found.size == blob.size else None
 
     def read(self, store: ImageStore, digest: Digest, *, limit_bytes: int) -> bytes:
-        """A document whole, hashed again on the way; the store's where there is no copy, which is made."""
+        """Read a document whole, and verify it; without a copy it is read from the store, and a copy is made."""
         with self._lock:
             file = self._folder.open(digest)
         if file is not None:
@@ -137,7 +137,7 @@ class LocalCopies:
         return data
 
     def keep(self, blob: Descriptor, file: BinaryIO) -> None:
-        """Copy what was just brought into the store from the file that it was in, so that nobody fetches it again."""
+        """Copy a blob that was just written to the store from its file, so that it isn't read back from the store."""
         own = os.fdopen(os.dup(file.fileno()), "rb", buffering=0)
         try:
             source = self._begun(blob, own)
@@ -149,13 +149,13 @@ class LocalCopies:
         source.close()
 
     def close(self) -> None:
-        """End copies that grow; what isn't whole is made anew another time."""
+        """End growing copies, which are discarded."""
         self._operations.end("the mirror stops", patience_seconds=_PATIENCE_SECONDS)
         self._threads.shutdown()
         self._folder.close()
 
     def _opened(self, blob: Descriptor) -> tuple[BlobSource | None, bool]:
-        """What there is of a blob, and whether anything is: it may be of another size."""
+        """The copy of a blob; None with True if there is one of another size, None with False if there is none."""
         with self._lock:
             size = self._folder.size(blob.digest)
             file = self._folder.open(blob.digest) if size == blob.size else None
@@ -164,11 +164,11 @@ class LocalCopies:
             growing = self._growing.get(blob.digest)
             if growing is not None:
                 return (_reader(*growing) if growing[0].size == blob.size else None), True
-            # A copy that was cut is none.
+            # A truncated copy was dropped by open().
             return None, self._folder.size(blob.digest) is not None
 
     def _begun(self, blob: Descriptor, given: BinaryIO | None) -> BlobSource:
-        """A copy that grows from now on, or the one that another call has begun or ended since."""
+        """A copy that grows from now on, or the one that another call began or finished since."""
         with self._lock:
             file = self._folder.open(blob.digest)
             growing = self._growing.get(blob.digest)
@@ -180,7 +180,7 @@ class LocalCopies:
         return source
 
     def _submitted(self, copy: GrowingCopy, fill: Fill, given: BinaryIO | None) -> FillReader:
-        """Give a copy to a thread, which waits for the lock before it ends it."""
+        """Give a copy to a thread, which needs the lock to finish it."""
         try:
             source = _reader(copy, fill)
             try:
@@ -214,7 +214,7 @@ class LocalCopies:
             log.warning("a document isn't copied: %s", error, extra={"digest": str(digest)})
 
     def _copy(self, copy: GrowingCopy, fill: Fill, given: BinaryIO | None) -> None:
-        """Make a copy, in a thread; readers hear of its end."""
+        """Make a copy, in a thread, and tell the readers its end."""
         failure: ImageStoreError | None = None
         try:
             with self._operations.joined(None) as cancel:
@@ -236,7 +236,7 @@ class LocalCopies:
                 del self._growing[copy.digest]
         if given is not None:
             given.close()
-        fill.tell(lambda: fill.finish(failure))
+        fill.tell(fill.finish, failure)
 
 
 class _Copying:
@@ -250,17 +250,17 @@ class _Copying:
         self._buffer = memoryview(bytearray(_PIECE_BYTES))
 
     def run(self, content: Callable[[], AbstractContextManager[ContentStore]], given: BinaryIO | None) -> None:
-        """Copy and verify. What came damaged is copied once more, and thrown away if it is damaged still.
+        """Copy and verify. Damaged content is copied once more, and deleted from the store if it is still damaged.
 
         Raises:
             ContentNotFoundError: the store doesn't have it any more.
-            IntegrityError: the store has something else; not any more.
+            IntegrityError: it was damaged in the store.
             StoreError: the store can't be read.
             OSError: the copy can't be written.
         """
         if given is not None:
             try:
-                # The position is shared with the file that was given.
+                # With preadv, since the position is shared with the caller's file.
                 self._receive(lambda buffer: os.preadv(given.fileno(), [buffer], self._verifier.received))
                 return
             except (IntegrityError, OSError) as error:
@@ -279,7 +279,7 @@ class _Copying:
                     raise
 
     def _receive_from(self, store: ContentStore) -> None:
-        """All of it, from where it stopped."""
+        """Receive the rest, in several attempts."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 with store.open(self._copy.digest) as source:
@@ -293,28 +293,21 @@ class _Copying:
                 log.warning("a copy goes on after a failure: %s", error, extra={"digest": str(self._copy.digest)})
 
     def _receive(self, read: Callable[[memoryview], int]) -> None:
-        start = self._verifier.received
-        self._tell(lambda: self._fill.begin(None, start))
+        self._fill.tell(self._fill.begin, None, self._verifier.received)
         while count := read(self._buffer):
             self._cancel.check()
             piece = self._buffer[:count]
             self._verifier.update(piece)
             while piece:
                 piece = piece[self._copy.file.write(piece) :]
-            self._tell_written(self._verifier.received)
+            self._fill.tell(self._fill.advance, self._verifier.received)
         self._verifier.finish()
 
     def _restart(self) -> None:
         self._copy.file.seek(0)
         self._copy.file.truncate()
         self._verifier = Verifier(self._copy.digest, self._copy.size)
-        self._tell(self._fill.restart)
-
-    def _tell_written(self, written: int) -> None:
-        self._tell(lambda: self._fill.advance(written))
-
-    def _tell(self, change: Callable[[], None]) -> None:
-        self._fill.tell(change)
+        self._fill.tell(self._fill.restart)
 
 
 def _reader(copy: GrowingCopy, fill: Fill) -> FillReader:

@@ -1,15 +1,14 @@
-"""What replicas of a mirror stand on where machines share the store: rows in its database, blobs in its bucket.
+"""What replicas of a mirror keep their state in, for a store that machines share: its database and its bucket.
 
-A replica keeps nothing that counts: what it sends are copies on its disk, or clients are sent to the bucket.
+A replica's disk has only copies of blobs, which it sends, unless it redirects clients to the bucket.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import secrets
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.shared_store import SharedContentStore
@@ -17,45 +16,44 @@ from imagestore.errors import ConfigError, ContentNotFoundError, PreconditionErr
 from imagestore.metadata.postgres import PostgresMetadataStore
 from imagestore.mirror.backing import Backing
 from imagestore.mirror.catalogue import Catalogue
+from imagestore.mirror.catalogue_sql import TABLES, VERSION
 from imagestore.mirror.local_copies import LocalCopies
-from imagestore.mirror.remembered_rows import RememberedRows
-from imagestore.mirror.sql_statements import TABLES, VERSION
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterator
 
     from imagestore.content.api import ContentStore
-    from imagestore.mirror.numbers import MirrorNumbers
+    from imagestore.mirror.counters import MirrorCounters
     from imagestore.oci.descriptor import Descriptor
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
 
 log = logging.getLogger(__name__)
 
-#: Where a machine's folder has the copies.
+#: The folder of copies in the machine's folder.
 COPIES: Final = "mirror"
 _SIGNED_SECONDS: Final = 900.0
-#: For so long an object that was seen is taken to be there.
+#: An object that was seen is taken to be in the bucket for so long.
 _SEEN_SECONDS: Final = 60.0
 _MOST_SEEN: Final = 10_000
 
 
 def open_shared_backing(
-    store: ImageStore, workers: StoreWorkers, _numbers: MirrorNumbers, loop: asyncio.AbstractEventLoop
+    store: ImageStore, workers: StoreWorkers, _counters: MirrorCounters, loop: asyncio.AbstractEventLoop
 ) -> Backing:
-    """For a store that machines share.
+    """Open the state of a mirror of a store that machines share.
 
     Args:
         store: the one that is served.
         workers: lends it, and those that replace it.
-        _numbers: what comes from the store's own bucket isn't counted.
+        _counters: unused, since bytes from the store's own bucket aren't counted.
         loop: the clients'.
 
     Raises:
-        ConfigError: the table of the mirror names another bucket.
-        StoreBusyError: another replica on this machine has the folder of copies.
-        StoreError: the rows can't be opened, or the folder not be made.
+        ConfigError: the mirror's table names another bucket.
+        StoreBusyError: another replica on this machine uses the folder of copies.
+        StoreError: the rows can't be opened, or the folder can't be made.
     """
     metadata, content = store.metadata, store.content
     if not isinstance(metadata, PostgresMetadataStore) or not isinstance(content, SharedContentStore):
@@ -68,38 +66,22 @@ def open_shared_backing(
         )
     locate = SeenObjects(workers).location if settings.bucket is not None and settings.bucket.redirects else None
 
-    @contextmanager
-    def lent() -> Iterator[ContentStore]:
+    @contextlib.contextmanager
+    def _lent() -> Iterator[ContentStore]:
         with workers.lend() as current:
             yield current.content
 
-    stored = LocalCopies(store.root / COPIES, settings.local_quota_bytes, lent, loop, locate=locate)
-    try:
+    with contextlib.ExitStack() as opened:
         statements = metadata.statements("mirror", version=VERSION, tables=TABLES)
-        rows = RememberedRows(statements, statements.changes)
-        try:
-            # What a killed process had reserved is over some minutes later.
-            catalogue = Catalogue(rows, owner=f"{settings.replica or 'replica'} {secrets.token_hex(8)}")
-        except BaseException:
-            rows.close()
-            raise
-    except BaseException:
-        stored.close()
-        raise
-
-    def close() -> None:
-        stored.close()
-        catalogue.close()
-
-    return Backing(catalogue, stored, None, is_alone=False, close=close)
+        catalogue = Catalogue(statements, statements.changes)
+        opened.callback(catalogue.close)
+        stored = LocalCopies(store.root / COPIES, settings.local_quota_bytes, _lent, loop, locate=locate)
+        opened.callback(stored.close)
+        return Backing(catalogue, stored, None, is_alone=False, close=opened.pop_all().close)
 
 
 class SeenObjects:
-    """Sends clients to the bucket for what was seen there; thread-safe.
-
-    Args:
-        workers: lends the store.
-    """
+    """Redirects clients to the bucket for objects that were seen there; thread-safe."""
 
     def __init__(self, workers: StoreWorkers) -> None:
         self._workers = workers
@@ -107,7 +89,7 @@ class SeenObjects:
         self._seen: dict[str, float] = {}
 
     def location(self, blob: Descriptor) -> str:
-        """A signed URL of a blob; empty where its object isn't there, or the bucket can't be asked."""
+        """A signed URL of a blob; empty if its object isn't there, or the bucket can't be asked."""
         try:
             with self._workers.lend() as store:
                 content = store.content
@@ -120,7 +102,7 @@ class SeenObjects:
         except ContentNotFoundError:
             return ""
         except (StoreError, PreconditionError) as error:
-            log.warning("clients aren't sent to the bucket: %s", error)
+            log.warning("clients aren't redirected to the bucket: %s", error)
             return ""
 
     def _is_there(self, content: SharedContentStore, blob: Descriptor) -> bool:

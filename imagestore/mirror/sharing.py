@@ -1,6 +1,6 @@
-"""Work that several clients want: done once, in threads of its upstream, and waited for in time.
+"""Single flight: work that several clients want is done once, in threads of its upstream, and waited for in time.
 
-Each upstream has threads of its own, so that one that hangs holds up no other, and what is here is served all the time.
+Each upstream has threads of its own, so that one that hangs delays no other one, nor answers from the store.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Questions under way at one upstream; more wait for these.
+#: Requests at one upstream at a time; transfers of blobs are counted apart.
 _ASK_THREADS: Final = 8
-#: What takes longer is given up, the time in line included; clients were told no long before.
+#: Work is cancelled after so long, its time in the queue included; clients were refused long before.
 _ASK_SECONDS: Final = 60.0
-#: For work to end when the mirror does.
+#: How long closing waits for the work.
 _PATIENCE_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
-    """The threads that work for one upstream, so that one that hangs holds up no other."""
+class UpstreamThreads:
+    """The threads that work for one upstream."""
 
     askers: ThreadPoolExecutor
     fetchers: ThreadPoolExecutor
-    # What waits for another replica is apart, so that two which ask each other never wait for each other's line.
+    # Work that waits for another replica has its own threads, so that two replicas that ask each other don't deadlock.
     replica_askers: ThreadPoolExecutor
     replica_fetchers: ThreadPoolExecutor
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the work under way."""
         for threads in (self.askers, self.fetchers, self.replica_askers, self.replica_fetchers):
             threads.shutdown(cancel_futures=True)
 
@@ -62,7 +62,7 @@ class SharedWork:
         self._workers = workers
         self.answer_seconds = answer_seconds
         self._loop = asyncio.get_running_loop()
-        self._lanes: dict[str, Lane] = {}
+        self._threads: dict[str, UpstreamThreads] = {}
         self._asked: dict[tuple[str, ...], asyncio.Task[Any]] = {}
 
     def is_asked(self, key: tuple[str, ...]) -> bool:
@@ -78,17 +78,17 @@ class SharedWork:
         owner: str = "",
         share: float = 1.0,
     ) -> T:
-        """Run blocking work in a thread, shared by all who want the same until it ends.
+        """Run blocking work in a thread; callers with the same key share it until it ends.
 
         Args:
             key: names the work.
-            upstream: whose threads do it.
+            upstream: whose threads run it.
             ask: the work.
             owner: the replica that is asked first; empty for none.
             share: of the time in which a client has to be answered.
 
         Raises:
-            ImageStoreError: the work's; RegistryUnavailableError where it takes too long. It goes on then.
+            ImageStoreError: the work's, or RegistryUnavailableError if it takes too long; the work goes on then.
         """
         task: asyncio.Task[T] | None = self._asked.get(key)
         if task is None:
@@ -99,37 +99,37 @@ class SharedWork:
     def _answered(self, key: tuple[str, ...], task: asyncio.Task[Any]) -> None:
         del self._asked[key]
         if not task.cancelled():
-            task.exception()  # who waited has it
+            task.exception()  # mark it as retrieved: no client may be waiting any more
 
     async def _run(self, upstream: Upstream, ask: Callable[[ImageStore, CancelToken], T], owner: str) -> T:
         until = time.monotonic() + _ASK_SECONDS
 
         def run() -> T:
-            in_line = CancelToken(max(0.0, until - time.monotonic()))
-            with self._workers.lend() as store, self.operations.joined(in_line) as token:
+            in_queue = CancelToken(max(0.0, until - time.monotonic()))
+            with self._workers.lend() as store, self.operations.joined(in_queue) as token:
                 token.check()
                 return ask(store, token)
 
-        lane = self.lane(upstream)
-        return await self._loop.run_in_executor(lane.replica_askers if owner else lane.askers, run)
+        threads = self.threads(upstream)
+        return await self._loop.run_in_executor(threads.replica_askers if owner else threads.askers, run)
 
-    def lane(self, upstream: Upstream) -> Lane:
+    def threads(self, upstream: Upstream) -> UpstreamThreads:
         """The threads of an upstream, made when they are first needed."""
-        lane = self._lanes.get(upstream.name)
-        if lane is None:
-            lane = self._lanes[upstream.name] = Lane(
+        threads = self._threads.get(upstream.name)
+        if threads is None:
+            threads = self._threads[upstream.name] = UpstreamThreads(
                 ThreadPoolExecutor(_ASK_THREADS, f"ask-{upstream.name}"),
                 ThreadPoolExecutor(upstream.max_connections, f"fetch-{upstream.name}"),
                 ThreadPoolExecutor(_ASK_THREADS, f"ask-replicas-{upstream.name}"),
                 ThreadPoolExecutor(upstream.max_connections, f"fetch-replicas-{upstream.name}"),
             )
-        return lane
+        return threads
 
     async def in_time(self, wanted: Coroutine[Any, Any, T] | asyncio.Future[T], what: str, *, share: float = 1.0) -> T:
-        """Wait for something as long as a client may be left without an answer, or a share of it.
+        """Wait as long as a client may be left without an answer, or a share of that time.
 
         Raises:
-            RegistryUnavailableError: it takes longer; it goes on.
+            RegistryUnavailableError: it takes longer. It goes on.
         """
         seconds = self.answer_seconds() * share
         try:
@@ -138,12 +138,20 @@ class SharedWork:
         except TimeoutError:
             raise RegistryUnavailableError(f"{what}: no answer within {seconds:g} s") from None
 
+    async def quick(self, work: Callable[[ImageStore], T], what: str) -> T:
+        """Run a short look at the store or the catalogue, no longer than a client may wait: a database may hang.
+
+        Raises:
+            RegistryUnavailableError: it takes longer. It goes on.
+        """
+        return await self.in_time(self._workers.quick(work), what)
+
     async def close(self) -> None:
-        """End all of it, and wait."""
+        """Cancel all work, and wait until it ended."""
         tasks = list(self._asked.values())
         for task in tasks:
             task.cancel()
         await asyncio.to_thread(self.operations.end, "the mirror stops", patience_seconds=_PATIENCE_SECONDS)
         await asyncio.gather(*tasks, return_exceptions=True)
-        for lane in self._lanes.values():
-            await asyncio.to_thread(lane.close)
+        for threads in self._threads.values():
+            await asyncio.to_thread(threads.close)

@@ -1,4 +1,4 @@
-"""One transfer of a blob into the store: from the first source that has it, resumed where another one broke off."""
+"""One transfer of a blob into the store: from the first source that has it; the next one resumes where it broke off."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _PIECE_BYTES: Final = 256 * 1024
 
 
-class Opener(Protocol):
-    """Opens blobs, as a registry's client does."""
+class BlobClient(Protocol):
+    """Opens blobs: a registry's client, or ``bucket.MirrorBucket``."""
 
     def blob(
         self,
@@ -42,22 +42,22 @@ class Opener(Protocol):
         avoid: Collection[str] = (),
         cancel: CancelToken,
     ) -> Transfer:
-        """A blob's bytes from an offset on, or from its beginning."""
+        """Open a blob at an offset, or at its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Whom to ask for a blob.
+    """A source of a blob.
 
     Attributes:
-        client: asks.
-        received: hears of the bytes of each piece, and may wait.
+        client: opens it.
+        received: called with the size of each piece; may wait.
         opening_seconds: until the first byte; None for the client's own limits.
-        failed: hears that it didn't help.
+        failed: called when it failed, but not when it doesn't have the blob.
         before: called before it is asked; may wait.
     """
 
-    client: Opener
+    client: BlobClient
     received: Callable[[int], None]
     opening_seconds: float | None = None
     failed: Callable[[], None] = lambda: None
@@ -74,23 +74,22 @@ def fetch(
     cancel: CancelToken,
     keep: Callable[[BinaryIO], None],
 ) -> bool:
-    """Fetch a blob into the store, in a thread; a lease must hold it already. What came before is resumed.
+    """Fetch a blob into the store, in a thread; a lease must hold it already. An interrupted ingest is resumed.
 
     Args:
-        fill: hears of progress, and of the end.
-        ref: name of its ingest, which no other upstream's fetch has: what one has sent is of no use to another before
-            it is verified.
-        content: where it goes.
-        sources: asked in this order; one that breaks off is followed by the next, where it stopped.
+        fill: gets the progress.
+        ref: name of the ingest, its own for each upstream: unverified bytes of one must not be mixed with another's.
+        content: where the blob is written.
+        sources: asked in this order; if one breaks off, the next continues where it stopped.
         reference: names the repository.
         cancel: ends it.
-        keep: gets what was fetched, open for reading, once it is in the store.
+        keep: called with the written file, open for reading, once the blob is in the store.
 
     Returns:
-        Whether it was fetched; False if it was here already.
+        Whether it was fetched; False if it was in the store already.
 
     Raises:
-        ImageStoreError: it doesn't come.
+        ImageStoreError: the fetch failed.
     """
     descriptor = fill.descriptor
     try:
@@ -121,7 +120,7 @@ class _Transfer:
         self._keep = keep
 
     def run(self, sources: Sequence[Source]) -> None:
-        """Receive and commit, from one source or the next."""
+        """Receive and commit, from the first source that doesn't fail."""
         for number, source in enumerate(sources, 1):
             try:
                 self._run(source, is_last=number == len(sources))
@@ -136,7 +135,7 @@ class _Transfer:
                     self._restart()
 
     def _run(self, source: Source, *, is_last: bool) -> None:
-        """What comes damaged from the last source is received once more, from another host if there is one."""
+        """Receive from a source; damaged bytes of the last one are received again, if possible from another host."""
         descriptor = self._fill.descriptor
         hosts: Collection[str] = ()
         source.before()
@@ -167,28 +166,20 @@ class _Transfer:
             with stream:
                 if stream.start != offset:
                     self._restart()
-                self._tell_begun()
+                fill.tell(fill.begin, writer.open_written(), writer.offset)
                 buffer = memoryview(bytearray(_PIECE_BYTES))
                 while count := stream.readinto(buffer):
                     if writer.offset + count > size:
                         raise SizeMismatchError(str(blob.digest), expected=size, actual=writer.offset + count)
                     writer.write(buffer[:count])
-                    self._tell_written(writer.offset)
+                    fill.tell(fill.advance, writer.offset)
                     source.received(count)
                 return stream.hosts
-
-    def _tell_begun(self) -> None:
-        fill, file, start = self._fill, self._writer.open_written(), self._writer.offset
-        fill.tell(lambda: fill.begin(file, start))
-
-    def _tell_written(self, written: int) -> None:
-        fill = self._fill
-        fill.tell(lambda: fill.advance(written))
 
 
 @contextlib.contextmanager
 def _cancelled_after(seconds: float | None, token: CancelToken) -> Iterator[Callable[[], None]]:
-    """Cancel a token unless what is given is called in time."""
+    """Cancel a token unless the yielded function is called in time."""
     if seconds is None:
         yield lambda: None
         return

@@ -1,11 +1,12 @@
-"""The closed table of upstreams: which one a request means, and the clients that ask it.
+"""The closed table of upstreams: which one a request means, which replica owns a blob, and the clients that ask them.
 
 A request names its upstream by ``?ns=`` (containerd's hosts.toml), by the first part of its path (skopeo, crane), or
-not at all (dockerd's ``registry-mirrors``), which means the default one. What isn't in the table is never dialled.
+not at all (dockerd's ``registry-mirrors``), which means the default one. Other registries are never dialled.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import threading
 import time
@@ -23,13 +24,12 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     RegistryError,
 )
-from imagestore.mirror.owners import INSTANCE_HEADER, REPLICA_HEADER, owner_of
 from imagestore.oci.reference import Reference
 from imagestore.registry import connect
 from imagestore.registry.policy import transfer_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from imagestore.config import Config
     from imagestore.config.model import MirrorSettings, Upstream
@@ -38,18 +38,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What a replica has of the time in which a client has to be answered.
+#: Sent by a replica that asks another one, which then asks upstream and no third one.
+REPLICA_HEADER: Final = "Imagestore-Replica"
+#: Sent with every request of a mirror, with a value of its own: a request that comes back would loop.
+INSTANCE_HEADER: Final = "Imagestore-Mirror"
+#: The part of a client's answer time that a replica may use.
 _OWNERS_SHARE: Final = 0.5
-#: A replica that failed so often in a row isn't asked for so long.
-_STRIKES: Final = 3
+#: A replica that failed so often in a row isn't asked for ``_REST_SECONDS``.
+_FAILURES: Final = 3
 _REST_SECONDS: Final = 10.0
-#: Tries of one request at an upstream.
+#: Attempts of one request at an upstream.
 _ATTEMPTS: Final = 3
 _PULLING: Final = frozenset({"pull", "resolve", "referrers"})
 
 
-class Bucket:
-    """Lets so much pass in a second, and as much at once; thread-safe."""
+class RateLimit:
+    """A token bucket: so much a second, and as much at once; thread-safe."""
 
     def __init__(self, per_second: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second = per_second
@@ -65,7 +69,7 @@ class Bucket:
         """
         with self._lock:
             now = self._clock()
-            # What wasn't used in the last second may pass at once.
+            # The last second's unused amount may pass at once.
             self._free_at = max(self._free_at, now - 1.0) + amount / self._per_second
             wait = self._free_at - now
         if wait > 0:
@@ -74,23 +78,27 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository of an upstream.
+    """A repository that a client asks for.
 
     Attributes:
-        upstream: which has it.
-        path: as the upstream calls it.
+        table: that has its upstream.
+        upstream: that has the repository.
+        path: its name there.
+        is_for_replica: the client is another replica; then no third replica is asked.
     """
 
+    table: Upstreams
     upstream: Upstream
     path: str
+    is_for_replica: bool = False
 
     @property
     def name(self) -> str:
-        """The whole name."""
+        """The name with the upstream: ``docker.io/library/python``."""
         return f"{self.upstream.name}/{self.path}"
 
     def reference(self, tag_or_digest: str) -> Reference:
-        """What a client asks for.
+        """The reference of a tag or digest.
 
         Raises:
             InvalidInputError: it is neither a tag nor a digest.
@@ -98,42 +106,45 @@ class Repository:
         mark = "@" if ":" in tag_or_digest else ":"
         return Reference.parse(f"{self.name}{mark}{tag_or_digest}")
 
+    def owner(self, key: str) -> str:
+        """The other replica that is asked first for a digest or reference; empty if the upstream is."""
+        return "" if self.is_for_replica else self.table.owner(key)
+
 
 class Upstreams:
     """The table, with the clients of each upstream; thread-safe. Close it.
 
     Args:
-        config: has the table, credentials of configured hosts, and how hosts are reached.
-        state_folder: where dead hosts are remembered.
+        config: has the table, credentials, and how hosts are reached.
+        state_folder: keeps which hosts don't answer.
     """
 
     def __init__(self, config: Config, state_folder: str) -> None:
         self.settings: MirrorSettings = config.settings.mirror
-        #: What this mirror's own requests carry.
+        #: The value of ``INSTANCE_HEADER``.
         self.instance = secrets.token_hex(8)
         self._config = config
         self._state_folder = state_folder
         self._lock = threading.Lock()
         self._clients: dict[tuple[str, str], RegistryClient] = {}
         self._resting: dict[str, float] = {}
-        self._strikes: Counter[str] = Counter()
-        # Read when it is needed: where containerd's folders say that a host's mirror is this one, they would make a
-        # circle, so what the table says goes first.
+        self._failures: Counter[str] = Counter()
         self._read = reader_for(config)
         limits = self.settings.upstreams.values()
-        self._requests = {each.name: Bucket(each.requests_per_second) for each in limits if each.requests_per_second}
-        self._bytes = {each.name: Bucket(each.bytes_per_second) for each in limits if each.bytes_per_second}
+        self._requests = {each.name: RateLimit(each.requests_per_second) for each in limits if each.requests_per_second}
+        self._bytes = {each.name: RateLimit(each.bytes_per_second) for each in limits if each.bytes_per_second}
 
-    def repository(self, path: str, namespace: str) -> Repository:
+    def repository(self, path: str, namespace: str, *, is_for_replica: bool) -> Repository:
         """The repository that a request means.
 
         Args:
             path: between ``/v2/`` and what is asked of it.
-            namespace: value of ``ns``; empty where there is none.
+            namespace: value of ``ns``; empty if there is none.
+            is_for_replica: another replica asks.
 
         Raises:
-            ReferenceNotFoundError: no upstream of this table.
-            InvalidReferenceError: it is no repository's name.
+            ReferenceNotFoundError: the table doesn't have the upstream.
+            InvalidReferenceError: it isn't a repository's name.
         """
         table = self.settings.upstreams
         first, _, rest = path.partition("/")
@@ -145,84 +156,76 @@ class Upstreams:
             found, inner = table.get(self.settings.default_upstream), path
         if found is None:
             named = f"upstream {namespace!r}" if namespace else f"an upstream for {path!r}"
-            raise ReferenceNotFoundError(f"this mirror doesn't have {named}", hint="its table says which it serves")
+            raise ReferenceNotFoundError(
+                f"this mirror doesn't have {named}", hint="add it to the mirror's upstreams, or ask the registry itself"
+            )
         if ":" in inner or "@" in inner:
             raise InvalidReferenceError(inner, 0, "a repository has neither a tag nor a digest in its name")
-        # Docker Hub's short names become whole ones.
-        return Repository(found, Reference.parse(f"{found.name}/{inner}").path)
+        # Completes Docker Hub's short names.
+        return Repository(self, found, Reference.parse(f"{found.name}/{inner}").path, is_for_replica)
 
     def refuse_offline(self, what: str) -> None:
-        """An offline mirror asks no upstream.
+        """Refuse to ask an upstream if the mirror is offline.
 
         Raises:
-            ReferenceNotFoundError: it is one.
+            ReferenceNotFoundError: it is offline.
         """
         if self.settings.is_offline:
             raise ReferenceNotFoundError(f"{what}: is not here, and this mirror is offline")
 
-    def owner(self, thing: str, *, is_for_replica: bool) -> str:
-        """The other replica that is asked for a thing first; empty where upstream is.
-
-        Args:
-            thing: what its owner is found by: a digest, or a whole reference.
-            is_for_replica: another replica asks; then upstream is asked, and no third one.
-        """
-        owner = "" if is_for_replica else owner_of(thing, self.settings.replicas)
+    def owner(self, key: str) -> str:
+        """The replica that owns a digest or reference; empty if it is this one, or it failed a moment ago."""
+        owner = owner_of(key, self.settings.replicas)
         if owner == self.settings.replica or time.monotonic() < self._resting.get(owner, 0.0):
             return ""
         return owner
 
-    def blame(self, owner: str) -> None:
-        """A replica hasn't helped; if that is so again and again, it isn't asked for some seconds."""
+    def note_failure(self, owner: str) -> None:
+        """Count a failure of a replica; after some in a row it isn't asked for some seconds."""
         with self._lock:
-            self._strikes[owner] += 1
-            if self._strikes[owner] >= _STRIKES:
-                self._strikes[owner] = 0
+            self._failures[owner] += 1
+            if self._failures[owner] >= _FAILURES:
+                self._failures[owner] = 0
                 self._resting[owner] = time.monotonic() + _REST_SECONDS
 
-    def praise(self, owner: str) -> None:
-        """A replica has helped."""
+    def note_success(self, owner: str) -> None:
+        """A replica answered: its failures before count no more."""
         with self._lock:
-            self._strikes[owner] = 0
+            self._failures[owner] = 0
 
     def ask(
         self, upstream: Upstream, owner: str, work: Callable[[RegistryClient, CancelToken], T], *, cancel: CancelToken
     ) -> tuple[T, bool]:
-        """Ask the owner of a thing, in short time, and upstream if that doesn't help.
-
-        Args:
-            upstream: whose the thing is.
-            owner: see owner().
-            work: asks a client.
-            cancel: ends it.
+        """Ask the replica ``owner``, if it isn't empty, for a short time; then the upstream if that failed.
 
         Returns:
-            The answer, and whether it is the owner's.
+            The answer, and whether it is the replica's.
 
         Raises:
-            RegistryError, IntegrityError, DocumentError: upstream doesn't have it, can't be asked, or lies.
+            RegistryError, IntegrityError, DocumentError: the upstream doesn't have it, can't be asked, or its answer
+                is wrong.
             OperationCancelledError: cancelled, or past the deadline.
         """
         if owner:
             try:
                 with cancel.child(deadline_seconds=self.owner_seconds) as part:
                     answer = work(self.client(upstream, owner), part)
-                self.praise(owner)
+                self.note_success(owner)
                 return answer, True
             except (RegistryError, IntegrityError, DocumentError, OperationCancelledError) as error:
                 cancel.check()
                 if not isinstance(error, ReferenceNotFoundError):
-                    self.blame(owner)
+                    self.note_failure(owner)
         self.admit(upstream, cancel=cancel)
         return work(self.client(upstream, ""), cancel), False
 
     @property
     def owner_seconds(self) -> float:
-        """How long a replica has to answer; then there is time left for upstream."""
+        """How long a replica has to answer, so that there is time left for the upstream."""
         return self.settings.answer_seconds * _OWNERS_SHARE
 
     def client(self, upstream: Upstream, owner: str) -> RegistryClient:
-        """The client that asks another replica, or the upstream's own hosts."""
+        """The client that asks the replica ``owner``, or if that is empty the upstream's own hosts."""
         with self._lock:
             client = self._clients.get((upstream.name, owner))
             if client is None:
@@ -230,16 +233,16 @@ class Upstreams:
             return client
 
     def admit(self, upstream: Upstream, *, cancel: CancelToken) -> None:
-        """Wait until the upstream may be asked for one thing more."""
-        bucket = self._requests.get(upstream.name)
-        if bucket is not None:
-            bucket.take(1, cancel=cancel)
+        """Wait until ``requests_per_second`` allows one more request to the upstream."""
+        limit = self._requests.get(upstream.name)
+        if limit is not None:
+            limit.take(1, cancel=cancel)
 
     def throttle(self, upstream: Upstream, byte_count: int, *, cancel: CancelToken) -> None:
-        """Wait until so many bytes may have come from the upstream."""
-        bucket = self._bytes.get(upstream.name)
-        if bucket is not None:
-            bucket.take(byte_count, cancel=cancel)
+        """Wait until ``bytes_per_second`` allows that so many bytes came from the upstream."""
+        limit = self._bytes.get(upstream.name)
+        if limit is not None:
+            limit.take(byte_count, cancel=cancel)
 
     def close(self) -> None:
         """Close all connections."""
@@ -254,7 +257,7 @@ class Upstreams:
         if owner:
             limits = replace(limits, attempts=1, longest_wait_seconds=0.5)
         else:
-            # Clients wait, and ask again themselves.
+            # Clients wait for the answer, and retry themselves.
             limits = replace(
                 limits,
                 attempts=min(limits.attempts, _ATTEMPTS),
@@ -285,11 +288,24 @@ class Upstreams:
             found = RegistryHosts(tuple(before), last)
         else:
             found = self._read(host)
-        # On a node that uses this mirror, its own hosts.toml leads back here.
+        # On a node that uses this mirror, hosts.toml names the mirror itself.
         own = {f"{url}/v2" for url in self.settings.replicas}
         mirrors = tuple(self._marked(each) for each in found.mirrors if each.base not in own)
         return replace(found, mirrors=mirrors, server=self._marked(found.server))
 
     def _marked(self, host: HostConfig) -> HostConfig:
-        """With a header by which this mirror knows a request of its own."""
+        """The host with the header by which this mirror recognizes its own requests."""
         return replace(host, headers=(*host.headers, (INSTANCE_HEADER, self.instance)))
+
+
+def owner_of(key: str, replicas: Sequence[str]) -> str:
+    """The replica that fetches a digest or reference from upstream; empty if there are no replicas.
+
+    Rendezvous hashing: the owner has the highest hash of (replica, key). All replicas with the same list agree without
+    asking each other, and if a replica leaves the list, only what it owned moves. A dead owner costs a second transfer
+    from upstream, and no failure.
+
+    >>> owner_of("sha256:00", ["http://a:5000", "http://b:5000"]) == owner_of("sha256:00", ["http://b:5000", "http://a:5000"])
+    True
+    """
+    return max(replicas, key=lambda replica: hashlib.sha256(f"{replica}\n{key}".encode()).digest(), default="")

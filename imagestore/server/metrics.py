@@ -249,10 +249,10 @@ class MirrorCollector:
             " failed.",
             labels=["upstream", "kind", "result"],
         )
-        for (upstream, kind, result), count in sorted(self._mirror.numbers.requests().items()):
+        for (upstream, kind, result), count in sorted(self._mirror.counters.requests().items()):
             requests.add_metric([upstream, kind, result], count)
         yield requests
-        tables = list(self._mirror.numbers.by_upstream())
+        tables = list(self._mirror.counters.by_upstream())
         for name, meaning in _MEANINGS.items():
             family = CounterMetricFamily(f"imagestore_mirror_{name}", meaning, labels=["upstream"])
             for upstream, table in tables:

@@ -1,4 +1,4 @@
-"""What every adapter of a mirror's rows has to do, as tests; used as MetadataContract is.
+"""What a mirror's catalogue has to do over every database, as tests; used as MetadataContract is.
 
 The fixture ``rows`` gives an empty catalogue, and ``later`` opens the same rows as another replica would.
 """
@@ -15,8 +15,7 @@ from typing import Final
 import pytest
 
 from imagestore import Descriptor, Digest
-from imagestore.mirror.catalogue import RESERVED_SECONDS, Catalogue
-from imagestore.mirror.catalogue_rows import CatalogueRows, KnownContent, Outcome, Reservation
+from imagestore.mirror.catalogue import Catalogue, KnownContent, Outcome, Reservation
 from imagestore.oci.media_types import OCI_MANIFEST, OCTETS
 from tests.contracts.catalogue_model import CatalogueModel
 
@@ -28,7 +27,7 @@ ALL: Final = (A, B, C, D)
 LAYER: Final = "application/vnd.oci.image.layer.v1.tar+gzip"
 #: Later than what was served, for those who spare nothing.
 ALWAYS: Final = 1e12
-Later = Callable[[], AbstractContextManager[CatalogueRows]]
+Later = Callable[[], AbstractContextManager[Catalogue]]
 
 
 def manifest(digest: Digest, size: int = 10) -> Descriptor:
@@ -43,7 +42,7 @@ def reservation(digest: Digest, size: int, id_: str = "1", *, owner: str = "a", 
     return Reservation(id_, owner, UPSTREAM, digest, size, ends_at)
 
 
-def reserve(rows: CatalogueRows, wanted: Reservation, quota: int | None, *, not_since: float = ALWAYS) -> Outcome:
+def reserve(rows: Catalogue, wanted: Reservation, quota: int | None, *, not_since: float = ALWAYS) -> Outcome:
     """Until there is room, or no way to it."""
     while True:
         tried = rows.try_to_reserve(wanted, quota_bytes=quota, not_since=not_since, now=100.0)
@@ -52,7 +51,7 @@ def reserve(rows: CatalogueRows, wanted: Reservation, quota: int | None, *, not_
 
 
 def put_image(
-    rows: CatalogueRows, target: Digest, *layers: Digest, name: str = NAME, tag: str = "", now: float = 1.0
+    rows: Catalogue, target: Digest, *layers: Digest, name: str = NAME, tag: str = "", now: float = 1.0
 ) -> None:
     """A manifest of 10 bytes and its layers of 100 bytes, which are here."""
     parts = [layer(each) for each in layers]
@@ -61,21 +60,21 @@ def put_image(
         rows.put_blob(UPSTREAM, name, part, now=now)
 
 
-def left(rows: CatalogueRows) -> set[Digest]:
-    return {each.digest for each in rows.leaving(UPSTREAM)}
+def left(rows: Catalogue) -> set[Digest]:
+    return {each.digest for each in rows.evicted(UPSTREAM)}
 
 
 class CatalogueContract:
     """Make a class from it that has the fixtures ``rows`` and ``later``."""
 
-    def test_another_replica_sees_all_of_it(self, rows: CatalogueRows, later: Later) -> None:
+    def test_another_replica_sees_all_of_it(self, rows: Catalogue, later: Later) -> None:
         put_image(rows, A, B, tag="1", now=5.5)
         with later() as again:
             found = again.tag(NAME, "1")
             assert found is not None
             assert (found.target, found.checked_at) == (manifest(A), 5.5)
             assert again.document(NAME, A) == manifest(A)
-            assert again.known(UPSTREAM, NAME, B) == KnownContent(layer(B), is_earned=True)
+            assert again.known(UPSTREAM, NAME, B) == KnownContent(layer(B), is_confirmed=True)
             assert again.used_bytes() == {UPSTREAM: 110}
             assert again.contents(UPSTREAM) == {A, B}
             assert (again.tags(NAME), again.names(UPSTREAM)) == (("1",), (NAME,))
@@ -83,7 +82,7 @@ class CatalogueContract:
         assert rows.tag(NAME, "1") is None
         assert rows.document(NAME, A) == manifest(A)
 
-    def test_a_tag_moves_and_needs_its_document(self, rows: CatalogueRows) -> None:
+    def test_a_tag_moves_and_needs_its_document(self, rows: Catalogue) -> None:
         rows.put_document(UPSTREAM, NAME, manifest(A), [], tag="1", is_here=True, now=1.0)
         rows.put_document(UPSTREAM, NAME, manifest(B), [], tag="1", is_here=True, now=2.0)
         found = rows.tag(NAME, "1")
@@ -92,37 +91,37 @@ class CatalogueContract:
         assert rows.tag(NAME, "2") is None
         assert rows.tag("r.example/other", "1") is None
 
-    def test_names_are_compared_and_ordered_by_bytes(self, rows: CatalogueRows) -> None:
+    def test_names_are_compared_and_ordered_by_bytes(self, rows: Catalogue) -> None:
         for tag in ("b", "B", "a-1", "a1", "A", "a_1", "é"):
             rows.put_document(UPSTREAM, NAME, manifest(A), [], tag=tag, is_here=True, now=1.0)
         assert rows.tags(NAME) == tuple(sorted(("b", "B", "a-1", "a1", "A", "a_1", "é"), key=str.encode))
 
-    def test_that_a_document_names_content_is_no_proof(self, rows: CatalogueRows) -> None:
+    def test_that_a_document_names_content_is_no_proof(self, rows: Catalogue) -> None:
         rows.put_document(UPSTREAM, NAME, manifest(A), [layer(B)], tag="", is_here=True, now=1.0)
-        assert rows.known(UPSTREAM, NAME, B) == KnownContent(layer(B), is_earned=False)
+        assert rows.known(UPSTREAM, NAME, B) == KnownContent(layer(B), is_confirmed=False)
         rows.put_document(UPSTREAM, NAME, layer(B), [], tag="", is_here=False, now=1.0)
-        assert rows.known(UPSTREAM, NAME, B) == KnownContent(layer(B), is_earned=True)
+        assert rows.known(UPSTREAM, NAME, B) == KnownContent(layer(B), is_confirmed=True)
         assert rows.used_bytes() == {UPSTREAM: 10}
         assert rows.known(UPSTREAM, "r.example/other", B) is None
 
-    def test_the_size_of_what_is_here_counts(self, rows: CatalogueRows) -> None:
+    def test_the_size_of_what_is_here_counts(self, rows: Catalogue) -> None:
         put_image(rows, A, B)
         wrong = [layer(B, 7)]
         rows.put_document(UPSTREAM, NAME, manifest(C), wrong, tag="", is_here=True, now=2.0)
-        assert rows.known(UPSTREAM, NAME, B) == KnownContent(layer(B), is_earned=True)
+        assert rows.known(UPSTREAM, NAME, B) == KnownContent(layer(B), is_confirmed=True)
         rows.put_document(UPSTREAM, NAME, layer(B, 7), [], tag="", is_here=False, now=2.0)
         assert rows.used_bytes() == {UPSTREAM: 120}
-        rows.forget_content(B, rows.marks(B))
+        rows.forget_content(B, lambda: True)
         rows.put_document(UPSTREAM, NAME, layer(B, 7), [], tag="", is_here=True, now=2.0)
         assert rows.used_bytes() == {UPSTREAM: 27}
 
-    def test_a_blob_may_turn_out_to_be_a_manifest_and_never_the_other_way_round(self, rows: CatalogueRows) -> None:
+    def test_a_blob_may_turn_out_to_be_a_manifest_and_never_the_other_way_round(self, rows: Catalogue) -> None:
         blob = Descriptor(OCTETS, A, 10)
         for document, known in ((blob, blob), (manifest(A), manifest(A)), (blob, manifest(A))):
             rows.put_document(UPSTREAM, NAME, document, [], tag="", is_here=True, now=1.0)
             assert rows.document(NAME, A) == known
 
-    def test_what_nothing_names_is_a_document_of_its_own(self, rows: CatalogueRows) -> None:
+    def test_what_nothing_names_is_a_document_of_its_own(self, rows: Catalogue) -> None:
         rows.put_blob(UPSTREAM, NAME, layer(B), now=1.0)
         assert rows.document(NAME, B) == Descriptor(OCTETS, B, 100)
         put_image(rows, A, C)
@@ -136,21 +135,24 @@ class CatalogueContract:
         assert left(rows) == {B}
         assert rows.used_bytes() == {UPSTREAM: 110}
 
-    def test_what_was_fetched_again_is_not_forgotten(self, rows: CatalogueRows, later: Later) -> None:
+    def test_what_was_fetched_again_is_not_forgotten(self, rows: Catalogue, later: Later) -> None:
         put_image(rows, A, B)
         with later() as again:
-            seen = again.marks(B)
-            assert set(seen) == {UPSTREAM}
-            # That it was away is known, and not yet noted.
-            rows.put_blob(UPSTREAM, NAME, layer(B), now=2.0)
-            again.forget_content(B, seen)
+            again.forget_content(B, lambda: False)
             assert again.used_bytes() == {UPSTREAM: 110}
-            again.forget_content(B, again.marks(B))
+
+            def is_gone() -> bool:
+                rows.put_blob(UPSTREAM, NAME, layer(B), now=2.0)  # by another replica, after the look
+                return True
+
+            again.forget_content(B, is_gone)
+            assert again.used_bytes() == {UPSTREAM: 110}
+            again.forget_content(B, lambda: True)
         assert rows.used_bytes() == {UPSTREAM: 10}
         assert rows.marks(B) == {}
-        assert rows.known(UPSTREAM, NAME, B) == KnownContent(layer(B), is_earned=True)
+        assert rows.known(UPSTREAM, NAME, B) == KnownContent(layer(B), is_confirmed=True)
 
-    def test_the_document_served_least_recently_goes_with_its_tags(self, rows: CatalogueRows) -> None:
+    def test_the_document_served_least_recently_goes_with_its_tags(self, rows: Catalogue) -> None:
         put_image(rows, A, B, tag="1", now=1.0)
         put_image(rows, C, D, tag="2", now=2.0)
         rows.note_served(NAME, B, now=3.0)
@@ -161,7 +163,7 @@ class CatalogueContract:
         assert rows.used_bytes() == {UPSTREAM: 110}
         assert rows.contents(UPSTREAM) == {A, B}
 
-    def test_a_shared_blob_stays_while_one_of_its_documents_does(self, rows: CatalogueRows) -> None:
+    def test_a_shared_blob_stays_while_one_of_its_documents_does(self, rows: Catalogue) -> None:
         put_image(rows, A, B, C, tag="1", now=1.0)
         put_image(rows, D, B, name="r.example/other", tag="1", now=2.0)
         wanted = reservation(Digest.of(b"wanted"), 100)
@@ -171,7 +173,7 @@ class CatalogueContract:
         assert reserve(rows, wanted, 209, not_since=2.0) is Outcome.REFUSED
         assert rows.used_bytes() == {UPSTREAM: 110}
 
-    def test_what_is_on_its_way_stays_with_what_names_it(self, rows: CatalogueRows) -> None:
+    def test_what_is_on_its_way_stays_with_what_names_it(self, rows: Catalogue) -> None:
         rows.put_document(UPSTREAM, NAME, manifest(A), [layer(B)], tag="", is_here=True, now=1.0)
         assert reserve(rows, reservation(B, 100, "1"), 110) is Outcome.RESERVED
         assert reserve(rows, reservation(C, 1, "2"), 110) is Outcome.REFUSED
@@ -182,7 +184,7 @@ class CatalogueContract:
         assert reserve(rows, reservation(C, 105, "4"), 110) is Outcome.RESERVED
         assert left(rows) == {A, B}
 
-    def test_several_fetches_of_one_blob_reserve_it_once(self, rows: CatalogueRows, later: Later) -> None:
+    def test_several_fetches_of_one_blob_reserve_it_once(self, rows: Catalogue, later: Later) -> None:
         with later() as again:
             assert reserve(rows, reservation(A, 100, "1"), 150) is Outcome.RESERVED
             assert reserve(again, reservation(A, 100, "2", owner="b"), 150) is Outcome.RESERVED
@@ -195,7 +197,7 @@ class CatalogueContract:
             again.end_reservation("2")
             assert reserve(again, reservation(C, 1, "5"), 150, not_since=0.0) is Outcome.REFUSED
 
-    def test_a_dead_replicas_reservations_are_over(self, rows: CatalogueRows) -> None:
+    def test_a_dead_replicas_reservations_are_over(self, rows: Catalogue) -> None:
         assert reserve(rows, reservation(A, 100, "1", owner="dead", ends_at=100.0), 100) is Outcome.RESERVED
         assert reserve(rows, reservation(B, 100, "2", owner="alive"), 100) is Outcome.RESERVED
         assert reserve(rows, reservation(C, 100, "3", owner="late", ends_at=101.0), 100) is Outcome.REFUSED
@@ -209,15 +211,15 @@ class CatalogueContract:
         over = rows.try_to_reserve(reservation(D, 1, "4", ends_at=900.0), quota_bytes=100, not_since=0.0, now=300.0)
         assert over.outcome is Outcome.RESERVED
 
-    def test_without_quota_all_is_reserved(self, rows: CatalogueRows) -> None:
+    def test_without_quota_all_is_reserved(self, rows: Catalogue) -> None:
         assert reserve(rows, reservation(A, 1 << 50), None) is Outcome.RESERVED
         rows.put_blob(UPSTREAM, NAME, layer(A, 1 << 50), now=1.0)
         assert rows.used_bytes() == {UPSTREAM: 1 << 50}
 
-    def test_what_leaves_may_be_wanted_again(self, rows: CatalogueRows, later: Later) -> None:
+    def test_what_leaves_may_be_wanted_again(self, rows: Catalogue, later: Later) -> None:
         put_image(rows, A, B, tag="1")
         assert reserve(rows, reservation(C, 100, "1"), 100) is Outcome.RESERVED
-        before = rows.leaving(UPSTREAM)
+        before = rows.evicted(UPSTREAM)
         assert {each.digest for each in before} == {A, B}
         assert rows.wanted(UPSTREAM, (A, B), now=100.0) == frozenset()
         with later() as again:
@@ -230,16 +232,16 @@ class CatalogueContract:
             # Evicted once more: a replica that lets go of the first eviction doesn't forget the second one.
             again.end_reservation("2")
             assert reserve(again, reservation(C, 100, "3"), 100) is Outcome.RESERVED
-        rows.forget_leaving(UPSTREAM, before)
+        rows.forget_evicted(UPSTREAM, before)
         assert left(rows) == {A, D}
-        rows.forget_leaving(UPSTREAM, rows.leaving(UPSTREAM))
+        rows.forget_evicted(UPSTREAM, rows.evicted(UPSTREAM))
         assert left(rows) == set()
 
-    def test_upstreams_are_apart(self, rows: CatalogueRows) -> None:
+    def test_upstreams_are_apart(self, rows: Catalogue) -> None:
         put_image(rows, A, B, tag="1")
         rows.put_document(OTHER, "s.example/app", manifest(A), [layer(B)], tag="1", is_here=False, now=1.0)
         assert rows.used_bytes() == {UPSTREAM: 110, OTHER: 0}
-        assert rows.known(OTHER, "s.example/app", B) == KnownContent(layer(B), is_earned=False)
+        assert rows.known(OTHER, "s.example/app", B) == KnownContent(layer(B), is_confirmed=False)
         rows.put_blob(OTHER, "s.example/app", layer(B), now=1.0)
         assert set(rows.marks(B)) == {UPSTREAM, OTHER}
         assert reserve(rows, reservation(C, 100), 100) is Outcome.RESERVED
@@ -250,41 +252,7 @@ class CatalogueContract:
         assert (rows.tags("s.example/app"), rows.names(OTHER)) == ((), ())
         assert left(rows) == {A, B}
 
-    def test_a_replica_that_begins_anew_has_reserved_nothing(self, rows: CatalogueRows, later: Later) -> None:
-        clock = [0.0]
-        catalogue = Catalogue(rows, owner="a", clock=lambda: clock[0])
-        blob, other = layer(A), layer(B)
-        _, tried = catalogue.try_to_reserve(UPSTREAM, blob, 100, spared_seconds=0.0)
-        assert tried.outcome is Outcome.RESERVED
-        with contextlib.ExitStack() as stack:
-            neighbour = Catalogue(stack.enter_context(later()), owner="b", clock=lambda: clock[0])
-            assert neighbour.try_to_reserve(UPSTREAM, other, 100, spared_seconds=0.0)[1].outcome is Outcome.REFUSED
-            clock[0] = RESERVED_SECONDS - 1
-            catalogue.renew_reservations()
-            clock[0] = RESERVED_SECONDS + 1
-            assert neighbour.try_to_reserve(UPSTREAM, other, 100, spared_seconds=0.0)[1].outcome is Outcome.REFUSED
-            Catalogue(stack.enter_context(later()), owner="a", clock=lambda: clock[0])
-            id_, tried = neighbour.try_to_reserve(UPSTREAM, other, 100, spared_seconds=0.0)
-            assert tried.outcome is Outcome.RESERVED
-            neighbour.end_reservation(id_)
-            assert catalogue.try_to_reserve(UPSTREAM, blob, 100, spared_seconds=0.0)[1].outcome is Outcome.RESERVED
-
-    def test_content_is_forgotten_only_if_it_is_gone(self, rows: CatalogueRows) -> None:
-        catalogue = Catalogue(rows)
-        catalogue.put_blob(UPSTREAM, NAME, layer(A))
-        catalogue.forget_content(A, lambda: False)
-        assert catalogue.used_bytes() == {UPSTREAM: 100}
-
-        def is_gone() -> bool:
-            catalogue.put_blob(UPSTREAM, NAME, layer(A))  # by another replica, after the look
-            return True
-
-        catalogue.forget_content(A, is_gone)
-        assert catalogue.used_bytes() == {UPSTREAM: 100}
-        catalogue.forget_content(A, lambda: True)
-        assert catalogue.used_bytes() == {UPSTREAM: 0}
-
-    def test_a_quota_holds_for_all_replicas_at_once(self, rows: CatalogueRows, later: Later) -> None:
+    def test_a_quota_holds_for_all_replicas_at_once(self, rows: Catalogue, later: Later) -> None:
         """Eight replicas reserve and put at the same time; never is more here and reserved than the quota."""
         with contextlib.ExitStack() as stack:
             replicas = [stack.enter_context(later()) for _ in range(8)]
@@ -305,7 +273,7 @@ class CatalogueContract:
         assert outcomes.count(Outcome.RESERVED) == 10
         assert rows.used_bytes() == {UPSTREAM: 1000}
 
-    def test_replicas_that_evict_at_once_lose_nothing(self, rows: CatalogueRows, later: Later) -> None:
+    def test_replicas_that_evict_at_once_lose_nothing(self, rows: Catalogue, later: Later) -> None:
         """What was evicted is leaving, what wasn't is counted, and nothing is both or neither."""
         for number in range(20):
             put_image(rows, Digest.of(f"m{number}".encode()), Digest.of(f"l{number}".encode()), now=float(number))
@@ -325,7 +293,7 @@ class CatalogueContract:
         assert rows.used_bytes()[UPSTREAM] <= 2200 - 4 * 220
 
     @pytest.mark.parametrize("seed", range(6))
-    def test_random_steps_agree_with_a_model(self, rows: CatalogueRows, later: Later, seed: int) -> None:
+    def test_random_steps_agree_with_a_model(self, rows: Catalogue, later: Later, seed: int) -> None:
         dice, model = random.Random(seed), CatalogueModel()
         with later() as other:
             for _ in range(120):

@@ -1,4 +1,4 @@
-"""A mirror's rows as dictionaries: slow, obvious, and what adapters of the port are compared with."""
+"""A mirror's catalogue as dictionaries: slow, obvious, and what the catalogue over a database is compared with."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore import Descriptor, Digest
-from imagestore.mirror.catalogue_rows import KnownContent, Outcome, Reservation, Try
+from imagestore.mirror.catalogue import KnownContent, Outcome, Reservation, ReserveResult
 from imagestore.oci.media_types import OCI_MANIFEST, OCTETS
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
-    from imagestore.mirror.catalogue_rows import CatalogueRows
+    from imagestore.mirror.catalogue import Catalogue
 
 DIGESTS: Final = tuple(Digest.of(str(number).encode()) for number in range(8))
 NAMES: Final = {"r.example": ("r.example/a", "r.example/b"), "s.example": ("s.example/a",)}
@@ -23,7 +23,7 @@ OWNERS: Final = ("a", "b")
 
 @dataclass(frozen=True)
 class Step:
-    """A call of the port, of the model and of what is compared with it."""
+    """A call of the catalogue and of the model."""
 
     method: str
     values: tuple[Any, ...] = ()
@@ -45,7 +45,7 @@ class Blob:
 
 
 class CatalogueModel:
-    """As CatalogueRows, one call at a time."""
+    """As Catalogue, for one thread."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -122,14 +122,16 @@ class CatalogueModel:
             if of == name and (each == digest or digest in document.parts):
                 document.served_at = now
 
-    def try_to_reserve(self, wanted: Reservation, *, quota_bytes: int | None, not_since: float, now: float) -> Try:
+    def try_to_reserve(
+        self, wanted: Reservation, *, quota_bytes: int | None, not_since: float, now: float
+    ) -> ReserveResult:
         upstream = wanted.upstream
         self.reservations = {
             id_: each for id_, each in self.reservations.items() if each.upstream != upstream or each.ends_at > now
         }
         self.reservations[wanted.id] = wanted
         if self._fits(upstream, quota_bytes):
-            return Try(Outcome.RESERVED, has_evicted=False)
+            return ReserveResult(Outcome.RESERVED, has_evicted=False)
         on_its_way = {each.digest for each in self.reservations.values() if each.upstream == upstream}
         candidates = [
             (document.served_at, *key)
@@ -143,9 +145,9 @@ class CatalogueModel:
             self.tags = {key: each for key, each in self.tags.items() if (key[0], each[0]) != (name, digest)}
             self._leave(upstream, {digest, *document.parts})
             if self._fits(upstream, quota_bytes):
-                return Try(Outcome.RESERVED, has_evicted=True)
+                return ReserveResult(Outcome.RESERVED, has_evicted=True)
         del self.reservations[wanted.id]
-        return Try(Outcome.EVICTED if candidates else Outcome.REFUSED, bool(candidates))
+        return ReserveResult(Outcome.EVICTED if candidates else Outcome.REFUSED, bool(candidates))
 
     def renew_reservations(self, owner: str, *, ends_at: float) -> None:
         for id_, each in self.reservations.items():
@@ -169,7 +171,7 @@ class CatalogueModel:
         self.reservations = {id_: each for id_, each in self.reservations.items() if each.upstream != upstream}
         self.left = {key for key in self.left if key[0] != upstream}
 
-    def compare(self, rows: CatalogueRows) -> None:
+    def compare(self, rows: Catalogue) -> None:
         """Ask for all that can be seen."""
         used = {upstream: 0 for upstream, _ in self.blobs}
         used |= {document.upstream: 0 for document in self.documents.values()}
@@ -177,7 +179,7 @@ class CatalogueModel:
             used[upstream] += blob.size if blob.is_here else 0
         assert rows.used_bytes() == used
         for upstream, names in NAMES.items():
-            assert {each.digest for each in rows.leaving(upstream)} == {
+            assert {each.digest for each in rows.evicted(upstream)} == {
                 digest for of, digest in self.left if of == upstream
             }
             wanted = {digest for digest in DIGESTS if self._is_wanted(upstream, digest)}
@@ -195,13 +197,13 @@ class CatalogueModel:
                     expected = None if led is None or document is None else (document.descriptor, led[1])
                     assert (None if found is None else (found.target, found.checked_at)) == expected
 
-    def _compare_one(self, rows: CatalogueRows, upstream: str, name: str, digest: Digest) -> None:
+    def _compare_one(self, rows: Catalogue, upstream: str, name: str, digest: Digest) -> None:
         document, blob = self.documents.get((name, digest)), self.blobs.get((upstream, digest))
         assert rows.document(name, digest) == (document and document.descriptor)
         named = [each.parts[digest] for (of, _), each in self.documents.items() if of == name and digest in each.parts]
         named.sort(key=lambda each: (blob is None or not blob.is_here or each.size != blob.size, each.size))
         best = named[0] if named else document.descriptor if document is not None else None
-        assert rows.known(upstream, name, digest) == (best and KnownContent(best, is_earned=blob is not None))
+        assert rows.known(upstream, name, digest) == (best and KnownContent(best, is_confirmed=blob is not None))
         is_counted = {of for (of, each), found in self.blobs.items() if each == digest and found.is_here}
         assert set(rows.marks(digest)) == is_counted
 

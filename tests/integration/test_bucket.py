@@ -154,7 +154,7 @@ def test_an_empty_disk_is_filled_from_the_bucket(settings: BucketSettings, tmp_p
         before = upstream.ledger.count(kind="blob", method="GET")
         with running_mirror(tmp_path / "two", table(settings, upstream)) as mirror:
             assert pull(mirror, upstream) == [200, 200, 200]
-            numbers = dict(mirror.mirror.numbers.by_upstream())[upstream.address]
+            numbers = dict(mirror.mirror.counters.by_upstream())[upstream.address]
             assert numbers["bucket_read_bytes"] == sum(blob.size for blob in BLOBS)
         assert upstream.ledger.count(kind="blob", method="GET") == before
 

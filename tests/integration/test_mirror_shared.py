@@ -14,9 +14,8 @@ import pytest
 
 from imagestore import ImageStore, config, platforms
 from imagestore.metadata.postgres import PostgresMetadataStore
-from imagestore.mirror.remembered_rows import RememberedRows
-from imagestore.mirror.sql_rows import SqlCatalogueRows
-from imagestore.mirror.sql_statements import TABLES, VERSION
+from imagestore.mirror.catalogue import Catalogue
+from imagestore.mirror.catalogue_sql import TABLES, VERSION
 from imagestore.testing import FaultRule, Image, RegistryServer, Where, build_image, build_index, layer, synthetic_layer
 from imagestore.testing.faults import Drip
 from tests.contracts.catalogue import A, B, CatalogueContract, Later, manifest
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from imagestore import Digest
-    from imagestore.mirror.catalogue_rows import CatalogueRows
     from tests.support.postgres import Postgres
     from tests.support.shared_place import SharedPlace
 
@@ -64,14 +62,14 @@ class TestRows(CatalogueContract):
     """The catalogue's contract over PostgreSQL."""
 
     @contextlib.contextmanager
-    def opened(self, url: str, scope: str = "mirror") -> Iterator[CatalogueRows]:
+    def opened(self, url: str, scope: str = "mirror") -> Iterator[Catalogue]:
         with contextlib.closing(PostgresMetadataStore(url, scope=scope)) as records:
             statements = records.statements("mirror", version=VERSION, tables=TABLES)
-            with contextlib.closing(SqlCatalogueRows(statements)) as rows:
+            with contextlib.closing(Catalogue(statements)) as rows:
                 yield rows
 
     @pytest.fixture
-    def rows(self, database_url: str) -> Iterator[CatalogueRows]:
+    def rows(self, database_url: str) -> Iterator[Catalogue]:
         with self.opened(database_url) as rows:
             yield rows
 
@@ -79,7 +77,7 @@ class TestRows(CatalogueContract):
     def later(self, database_url: str) -> Later:
         return lambda: self.opened(database_url)
 
-    def test_each_scope_has_its_own(self, rows: CatalogueRows, database_url: str) -> None:
+    def test_each_scope_has_its_own(self, rows: Catalogue, database_url: str) -> None:
         target = IMAGE.target
         with self.opened(database_url, "another") as other:
             rows.put_document("registry.test", "registry.test/x", target, [], tag="1", is_here=True, now=1.0)
@@ -129,7 +127,7 @@ class TestChanges:
             until(is_remembered, "an answer is remembered")
 
 
-class CountedRows(RememberedRows):
+class CountedRows(Catalogue):
     """Counts what reaches the database."""
 
     questions = 0
@@ -148,11 +146,11 @@ def shared_rows(url: str) -> Iterator[CountedRows]:
             yield rows
 
 
-def put(rows: CatalogueRows, tag: str, digest: Digest) -> None:
+def put(rows: Catalogue, tag: str, digest: Digest) -> None:
     rows.put_document("registry.test", "registry.test/x", manifest(digest), [], tag=tag, is_here=True, now=1.0)
 
 
-def leads_to(rows: CatalogueRows, tag: str) -> Digest | None:
+def leads_to(rows: Catalogue, tag: str) -> Digest | None:
     found = rows.tag("registry.test/x", tag)
     return found.target.digest if found is not None else None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import ImageStore, config, platforms
-from imagestore.cli.html import match_page, store_page
+from imagestore.cli.html import pages
 from imagestore.platforms import Platform
 from imagestore.store.pull.choice import match_handlers, target_of, wanted_platforms
 from imagestore.store.pull.sources import Documents
@@ -44,7 +44,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         put(store, wide_index(500), "registry.example/wide:1", HYPERV)
         report = gather(store)
         path = folder / "report.html"
-        path.write_text(store_page.store_page(report, matrices(store, report)), "utf-8")
+        path.write_text(pages.store_page(report, matrices(store, report)), "utf-8")
     return path
 
 
@@ -56,7 +56,7 @@ def _match_page(folder: Path, image: Image) -> Path:
     documents.remember(target, raw)
     matrix = Matrix(("index.json",), None, match_handlers(target, documents, handlers))
     path = folder / "match.html"
-    path.write_text(match_page.match_page(matrix, handlers, SETTINGS.default_handler, HOST), "utf-8")
+    path.write_text(pages.match_page(matrix, handlers, SETTINGS.default_handler, HOST), "utf-8")
     return path
 
 

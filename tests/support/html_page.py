@@ -21,21 +21,17 @@ _ENDED_BY = {
 
 @dataclass
 class Element:
-    """One element; ``parts`` are texts and elements."""
+    """One element; ``parts`` are texts and elements, ``children`` the elements among them."""
 
     tag: str
     attributes: dict[str, str | None]
     parts: list[Element | str] = field(default_factory=list)
+    children: list[Element] = field(default_factory=list)
 
     @property
     def text(self) -> str:
         """All text in it."""
         return "".join(part if isinstance(part, str) else part.text for part in self.parts)
-
-    @property
-    def children(self) -> list[Element]:
-        """The elements right below it."""
-        return [part for part in self.parts if isinstance(part, Element)]
 
     def all(self, *tags: str) -> Iterator[Element]:
         """The elements of these names in it, all of them without a name."""
@@ -58,6 +54,7 @@ class _Reader(HTMLParser):
         assert len({name for name, _ in attrs}) == len(attrs), self.get_starttag_text()
         element = Element(tag, dict(attrs))
         self.stack[-1].parts.append(element)
+        self.stack[-1].children.append(element)
         if tag not in _VOID:
             self.stack.append(element)
 

@@ -27,13 +27,14 @@ PLATFORMS = (
 
 
 def fill(store: ImageStore, count: int, handler: str, platforms: Sequence[str] = PLATFORMS) -> None:
-    """Give the store so many images, each with an index of its own and a layer that all have."""
+    """Give the store so many images, each with an index and a first manifest of its own and a layer that all have."""
     shared = layer("shared by all")
+    others = [build_image(each, layers=[shared]) for each in platforms[1:]]
     records = []
     for number in range(count):
         labels = {"config": {"Labels": {"number": str(number)}}}
-        images = [build_image(each, layers=[shared], config=labels) for each in platforms]
-        records.append(_put(store, build_index(images), f"registry.example/team/service-{number:04}:1", handler))
+        index = build_index([build_image(platforms[0], layers=[shared], config=labels), *others])
+        records.append(_put(store, index, f"registry.example/team/service-{number:04}:1", handler))
     store.metadata.images.put_many(records)
 
 

@@ -72,7 +72,7 @@ class RunningMirror:
     def results(self, kind: str) -> dict[str, int]:
         """How often clients were answered how."""
         found: dict[str, int] = {}
-        for (_, asked, result), count in self.mirror.numbers.requests().items():
+        for (_, asked, result), count in self.mirror.counters.requests().items():
             if asked == kind:
                 found[result] = found.get(result, 0) + count
         return found

@@ -1,16 +1,16 @@
-"""Matrices as HTML: a table for each, whose cells open their reasons.
+"""Runtime handlers and matrices as tables of HTML; the cells of a matrix open their reasons.
 
-A reason is stored once in a page, as a *popover* that any number of cells opens; the browser does that without a
-script, closes it with Escape and gives the focus back. A store's thousand images have the same few reasons.
+A page has each reason once, as a *popover* that any number of cells opens without a script: a thousand images of a
+store have the same few reasons.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import imagestore.platforms as platforms
 from imagestore.cli import describe
-from imagestore.cli.html.markup import Markup, element, escaped, framed, joined
-from imagestore.cli.html.page import Section
+from imagestore.cli.html.markup import Markup, Section, element, escaped, framed, joined
 from imagestore.oci.selection import place
 from imagestore.util.text import counted, cut
 
@@ -27,11 +27,7 @@ _PRESS: Final = "Press a verdict to read its reason; Escape closes it."
 
 
 class Matrices:
-    """The matrices of one page, with their reasons.
-
-    Args:
-        handlers: every runtime handler with its platform, by name.
-    """
+    """The matrices of one page, with their reasons."""
 
     def __init__(self, handlers: Mapping[str, HandlerPlatform]) -> None:
         self._handlers = handlers
@@ -41,12 +37,7 @@ class Matrices:
         self.length = 0
 
     def add(self, matrix: Matrix, *, is_open: bool) -> None:
-        """Add a matrix.
-
-        Args:
-            matrix: what is shown.
-            is_open: whether it is to be seen without asking for it.
-        """
+        """Add a matrix, unfolded or not."""
         number, rows = len(self._parts), matrix.rows
         names = [part for name in matrix.names for part in (", ", element("code", name))][1:]
         heading = joined([*names, " ", element("small", _gist(matrix, len(rows)))])
@@ -108,7 +99,7 @@ class Matrices:
         return self._reasons[key]
 
     def _notes(self, matrix: Matrix) -> Markup:
-        """What each handler could have besides, and what to do where it gets nothing."""
+        """What else each handler could get, and what to do if it gets nothing."""
         notes = []
         for name, found in matrix.selections.items():
             wanted = self._handlers[name]
@@ -121,7 +112,7 @@ class Matrices:
 
 
 def _gist(matrix: Matrix, count: int) -> str:
-    """What stands next to the names: how many entries, and which one each handler takes."""
+    """A summary: how many entries, and which one each handler takes."""
     if matrix.failure:
         return "no matrix"
     taken = [
@@ -129,3 +120,28 @@ def _gist(matrix: Matrix, count: int) -> str:
         for name, found in matrix.selections.items()
     ]
     return f"{counted(count, 'entry', 'entries')}; {', '.join(taken)}"
+
+
+def handlers_table(handlers: Iterable[HandlerPlatform], default_handler: str) -> Markup:
+    """Each handler with its platform, and where each member of that comes from."""
+    headings = ("Handler", "Runtime", "Wanted platform", "Member", "Value", "From")
+    head = element("thead", element("tr", *(element("th", each, scope="col") for each in headings)))
+    bodies = [_body(each, is_default=each.handler.name == default_handler) for each in handlers]
+    return framed("Runtime handlers, and where the platform of each comes from", head, *bodies)
+
+
+def _body(resolved: HandlerPlatform, *, is_default: bool) -> Markup:
+    members = list(describe.members(resolved.platform))
+    name = element("small", " (default)") if is_default else ""
+    span = len(members)
+    first = [
+        element("th", resolved.handler.name, name, scope="rowgroup", rowspan=span),
+        element("td", resolved.handler.runtime_type or "-", rowspan=span),
+        element("td", platforms.format_all(resolved.platform), rowspan=span),
+    ]
+    rows = []
+    for member, value in members:
+        cells = [element("td", each) for each in (member, value, resolved.origin[member])]
+        rows.append(element("tr", *first, *cells))
+        first = []
+    return element("tbody", *rows)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from imagestore.cli import complete, render
-from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.exit_codes import ExitStatus, exit_status, say
+from imagestore.cli import completion, render
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.exit_codes import ExitStatus, exit_status, note, say, warn
 from imagestore.cli.node.manifests import (
     manifests,
     read_pod_documents,
@@ -20,7 +20,9 @@ from imagestore.cli.node.manifests import (
 from imagestore.cli.node.services import (
     clean_up_command,
     connected,
+    events_json,
     metrics_for,
+    print_events,
     service_options,
     write_metrics,
 )
@@ -44,8 +46,8 @@ from imagestore.util import files
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from imagestore.cli.node.manifests import Manifest
     from imagestore.cli.node.services import Connected, ServiceChoice
-    from imagestore.node.credentials import Keyring
     from imagestore.node.kubelet_messages import EnsureResult, NodeEvent
     from imagestore.node.metrics import NodeMetrics
 
@@ -60,7 +62,7 @@ _STATUSES: Final = {
 
 
 @click.command()
-@click.argument("image", shell_complete=complete.images, required=False)
+@click.argument("image", shell_complete=completion.images, required=False)
 @click.option(
     "-f",
     "--filename",
@@ -76,7 +78,7 @@ _STATUSES: Final = {
     "handler",
     metavar="H",
     default="",
-    shell_complete=complete.handlers,
+    shell_complete=completion.handlers,
     help="Runtime handler of the pod.",
 )
 @click.option("--runtime-class", metavar="NAME", help="RuntimeClass of the pod; needs --runtime-classes.")
@@ -91,8 +93,6 @@ _STATUSES: Final = {
     multiple=True,
     help="Docker config.json of a pull secret of the pod; may be repeated.",
 )
-@click.option("--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write Prometheus metrics here.")
-@output_option
 @service_options
 @pass_app
 def ensure(
@@ -130,13 +130,18 @@ def ensure(
         raise click.UsageError("give either an IMAGE or --filename")
     if manifest is not None and (pod or pod_uid or runtime_class):
         raise click.UsageError("--pod, --pod-uid and --runtime-class are for an IMAGE; the file says them")
-    file = None
+    pods: list[Manifest] = []
+    passed_over: list[str] = []
     if manifest is not None:
-        file = manifests(read_pod_documents(manifest), read_runtime_classes(runtime_classes))
-    extra = _annotations(annotations)
+        pods, passed_over = manifests(read_pod_documents(manifest), read_runtime_classes(runtime_classes))
+    pairs = [each.partition("=") for each in annotations]
+    if not all(equals for _, equals, _ in pairs):
+        raise click.BadParameter("expected KEY=VALUE", param_hint="--annotation")
+    extra = {key: value for key, _, value in pairs}
     with connected(app, choice) as found:
-        if file is not None:
-            wanted = wanted_images(app, found, file, handler)
+        if pods:
+            warn("", passed_over)
+            wanted = wanted_images(app, found, pods, handler)
         else:
             given = _pod(pod or "default/imagestore", pod_uid)
             own = _handler(found, handler, runtime_class, runtime_classes)
@@ -156,13 +161,13 @@ def ensure(
                 if output == "json":
                     items.append({**each.where(), **_json(request, found.name, result, heard, steps)})
                 else:
-                    each.say_whose(is_first=not number)
+                    each.print_heading(is_first=not number)
                     _print(found.name, result, heard, steps)
                 if not result.is_there:
                     _report(result)
                 status = status or _status(result)
     if output == "json":
-        render.dump_json(items[0] if file is None else {"items": items, "warnings": list(file.warnings)})
+        render.dump_json({"items": items, "warnings": passed_over} if pods else items[0])
     written = write_metrics(metrics, numbers)
     return status or written
 
@@ -195,7 +200,7 @@ def _manager(found: Connected, heard: list[NodeEvent], metrics: NodeMetrics | No
     return ImageManager(
         found.service,
         gates=settings.gates,
-        keyring=_node_keyring(),
+        keyring=NodeKeyring(CredentialResolver.standard()),
         puller=Puller(found.service, slots=settings.pull_slots(), bucket=settings.token_bucket()),
         records=records_of(found, metrics) if settings.gates.ensure_secret_pulled_images else None,
         recorder=heard.append,
@@ -204,7 +209,7 @@ def _manager(found: Connected, heard: list[NodeEvent], metrics: NodeMetrics | No
 
 
 def records_of(found: Connected, metrics: NodeMetrics | None) -> PullManager:
-    """The pull records in the service's folder, with pulls that were cut off seen to.
+    """The pull records in the service's folder; pulls that were cut off are settled first.
 
     Raises:
         ImageStoreError: the folder can't be used, or the service can't list.
@@ -220,10 +225,6 @@ def records_of(found: Connected, metrics: NodeMetrics | None) -> PullManager:
     return manager
 
 
-def _node_keyring() -> Keyring:
-    return NodeKeyring(CredentialResolver.standard())
-
-
 def _pod(text: str, uid: str) -> SandboxMetadata:
     namespace, slash, name = text.partition("/")
     if not slash or not namespace or not name:
@@ -231,19 +232,12 @@ def _pod(text: str, uid: str) -> SandboxMetadata:
     return SandboxMetadata(name, uid, namespace)
 
 
-def _annotations(given: Sequence[str]) -> dict[str, str]:
-    pairs = [each.partition("=") for each in given]
-    if not all(equals for _, equals, _ in pairs):
-        raise click.BadParameter("expected KEY=VALUE", param_hint="--annotation")
-    return {key: value for key, _, value in pairs}
-
-
 def _secret(path: Path, namespace: str) -> PullSecret:
     try:
         data = files.read_regular(path, _MAX_SECRET_BYTES)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
-    # A path says nothing of what is in the file, so only the same content is the same secret.
+    # A path says nothing about the content, so secrets are the same only if their content is.
     return PullSecret(namespace, path.name, str(Digest.of(data)), DOCKER_CONFIG_JSON, {".dockerconfigjson": data})
 
 
@@ -263,16 +257,14 @@ def _print(service: str, result: EnsureResult, heard: Sequence[NodeEvent], gate:
         print(f"gate: {render.printable(line)}")
     for step in result.steps:
         print(f"step: {render.printable(step)}")
-    for event in heard:
-        print(f"event: {event.type} {event.reason}: {render.printable(event.message)}")
+    print_events(heard)
     if result.is_there:
         print(f"image: {render.printable(result.image_ref)}")
 
 
 def _report(result: EnsureResult) -> None:
-    """What went wrong, as every command says it."""
-    shown = result.message if result.message.startswith(result.reason) else f"{result.reason}: {result.message}"
-    say(f"imagestore: {render.printable(shown)}")
+    """Write what went wrong to standard error, as for every command."""
+    note(result.message if result.message.startswith(result.reason) else f"{result.reason}: {result.message}")
     if result.cause is not None and result.cause.hint:
         say(f"  hint: {render.printable(result.cause.hint)}")
 
@@ -292,7 +284,7 @@ def _json(
         "pulled": result.was_pulled,
         "reason": result.reason,
         "message": result.message,
-        "events": [{"type": each.type, "reason": each.reason, "message": each.message} for each in heard],
+        "events": events_json(heard),
         "steps": list(result.steps),
         "gateChange": list(gate),
     }

@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from imagestore.cli import render
-from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.app import App, pass_app
 from imagestore.cli.exit_codes import ExitStatus, report
 from imagestore.cli.node.ensure import records_of
-from imagestore.cli.node.services import clean_up_command, connected, metrics_for, service_options, write_metrics
+from imagestore.cli.node.services import (
+    clean_up_command,
+    connected,
+    events_json,
+    metrics_for,
+    print_events,
+    service_options,
+    write_metrics,
+)
 from imagestore.cli.options import duration_option
 from imagestore.errors import ImageCollectionError, StoreError, StoreFullError
 from imagestore.node.gate_change import GateMarker, clean_up
@@ -48,7 +56,7 @@ _UNKNOWN: Final = (
 @click.option("-n", "--dry-run", is_flag=True, help="Only show the plan.")
 @click.option("--high", type=_PERCENT, metavar="PERCENT", help="Free space from this usage on [default: 85].")
 @click.option("--low", type=_PERCENT, metavar="PERCENT", help="Down to this usage [default: 80].")
-@duration_option("--min-age", help="Spare images seen for a shorter time [default: 2m].")
+@duration_option("--min-age", help="Keep images that were seen for a shorter time [default: 2m].")
 @duration_option(
     "--max-age",
     help="Remove images unused for longer, for example 7d, whatever the usage; with those that were never seen in use.",
@@ -63,8 +71,6 @@ _UNKNOWN: Final = (
     help="An image that a container of the store uses, by name or id; may be repeated. Other services report theirs.",
 )
 @click.option("--sandbox-image", metavar="IMAGE", default="", help="Spared, like pinned images.")
-@click.option("--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write Prometheus metrics here.")
-@output_option
 @service_options
 @pass_app
 def gc(
@@ -97,9 +103,16 @@ def gc(
     app.missing, app.is_freeing = "refuse", not dry_run
     with connected(app, choice, in_use) as found:
         found = replace(found, settings=_settings(found.settings, (high, low), (min_age, max_age)))
-        command = clean_up_command(app, choice, sandbox_image=sandbox_image)
-        work = _Work(dry_run, is_all, after_gate_change, force, command)
-        done = _round(found, sandbox_image, numbers, work)
+        done = _round(
+            found,
+            sandbox_image,
+            numbers,
+            clean_up_command(app, choice, sandbox_image=sandbox_image),
+            dry_run=dry_run,
+            is_all=is_all,
+            after_gate_change=after_gate_change,
+            force=force,
+        )
     if output == "json":
         render.dump_json(_json(found.name, done))
     else:
@@ -109,25 +122,6 @@ def gc(
         statuses.append(ExitStatus.FAILURE)
     statuses.append(write_metrics(metrics, numbers))
     return statuses[0]
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """The work of a round.
-
-    Attributes:
-        dry_run: only plan.
-        is_all: remove all that is unused.
-        after_gate_change: only clean up after a change of the gate.
-        force: clean up although no change is recorded.
-        clean_up: the command to clean up.
-    """
-
-    dry_run: bool
-    is_all: bool
-    after_gate_change: bool
-    force: bool
-    clean_up: str
 
 
 @dataclass(slots=True)
@@ -153,23 +147,33 @@ class _Round:
     failures: list[ImageStoreError] = field(default_factory=list)
 
 
-def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics | None, work: _Work) -> _Round:
+def _round(
+    found: Connected,
+    sandbox_image: str,
+    numbers: NodeMetrics | None,
+    command: str,
+    *,
+    dry_run: bool,
+    is_all: bool,
+    after_gate_change: bool,
+    force: bool,
+) -> _Round:
     state = CollectorState.load(found.folder, now=time.time_ns())
     marker, gates = GateMarker(found.folder), found.settings.gates
-    is_known, change = marker.is_recorded, marker.check(gates, dry_run=work.dry_run)
+    is_known, change = marker.is_recorded, marker.check(gates, dry_run=dry_run)
     heard: list[NodeEvent] = []
     # Pull records are pruned after a collection; a plan changes none.
-    records = None if work.dry_run else _records(found, numbers)
+    records = None if dry_run else _records(found, numbers)
     collector = _collector(found, state, sandbox_image, heard, numbers, records)
     done = _Round(collector, heard)
     try:
-        if work.after_gate_change and change is None and not work.force:
+        if after_gate_change and change is None and not force:
             done.unchanged = _UNCHANGED if is_known else _UNKNOWN
             collector.detect()
-        elif work.after_gate_change:
-            done.result, done.left = clean_up(collector, marker, gates, dry_run=work.dry_run)
+        elif after_gate_change:
+            done.result, done.left = clean_up(collector, marker, gates, dry_run=dry_run)
         else:
-            done.result = (collector.delete_unused if work.is_all else collector.collect)(dry_run=work.dry_run)
+            done.result = (collector.delete_unused if is_all else collector.collect)(dry_run=dry_run)
     except (ImageCollectionError, StoreError) as error:
         done.result = collector.last_report
         if done.result is None:
@@ -177,11 +181,14 @@ def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics | None, wo
         done.failures.append(error)
     finally:
         # Report what was done in any case, then a full or read-only disk.
-        if not work.dry_run:
-            done.failures += _remembered(state, found.folder, collector)
-    if change is not None and work.after_gate_change:
-        change = marker.check(gates, dry_run=work.dry_run)
-    done.steps = () if change is None else change.steps(work.clean_up)
+        if not dry_run:
+            try:
+                state.save(found.folder, collector.images())
+            except StoreError as error:
+                done.failures.append(error)
+    if change is not None and after_gate_change:
+        change = marker.check(gates, dry_run=dry_run)
+    done.steps = () if change is None else change.steps(command)
     return done
 
 
@@ -193,15 +200,6 @@ def _check(sandbox_image: str, *, is_all: bool, after_gate_change: bool, force: 
         raise click.UsageError("--force is for --after-gate-change")
     if sandbox_image:
         with_default_tag(sandbox_image)
-
-
-def _remembered(state: CollectorState, folder: Path, collector: ImageCollector) -> list[ImageStoreError]:
-    """Write the image uses; returns the failure, if any."""
-    try:
-        state.save(folder, collector.images())
-    except StoreError as error:
-        return [error]
-    return []
 
 
 def _collector(
@@ -264,8 +262,7 @@ def _settings(
 
 def _print(service: str, done: _Round) -> None:
     print(f"service: {render.printable(service)}")
-    for event in done.heard:
-        print(f"event: {event.type} {event.reason}: {render.printable(event.message)}")
+    print_events(done.heard)
     if done.result is not None:
         _print_report(done.result)
     for image in done.left:
@@ -313,7 +310,7 @@ def _json(service: str, done: _Round) -> dict[str, object]:
     numbers, result = _left(done), done.result
     shown: dict[str, object] = {
         "service": service,
-        "events": [{"type": each.type, "reason": each.reason, "message": each.message} for each in done.heard],
+        "events": events_json(done.heard),
         "gateChange": list(done.steps),
         "gateNote": done.unchanged,
         "left": [_image(image) for image in done.left],

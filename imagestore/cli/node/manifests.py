@@ -12,7 +12,7 @@ import click
 from imagestore.errors import ConfigError, DocumentError, InvalidQuantityError, InvalidResourcesError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from imagestore.node.runtime_class import RuntimeClass
     from imagestore.resources.pod import Pod
@@ -27,7 +27,7 @@ class Manifest:
         document: the object.
         pod: what is read of it.
         runtime_class: the class that the pod names, if the classes were given.
-        warnings: what is to say about it so far.
+        warnings: about it.
     """
 
     name: str
@@ -37,27 +37,13 @@ class Manifest:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Manifests:
-    """What a file holds.
-
-    Attributes:
-        pods: at least one.
-        warnings: objects that were passed over.
-    """
-
-    pods: tuple[Manifest, ...]
-    warnings: tuple[str, ...] = ()
-
-
-def runtime_classes_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--runtime-classes FILE``; arrives as ``runtime_classes``."""
-    return click.option(
-        "--runtime-classes",
-        metavar="FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="YAML file with the cluster's RuntimeClass objects.",
-    )(function)
+#: ``--runtime-classes FILE``; arrives as ``runtime_classes``.
+runtime_classes_option = click.option(
+    "--runtime-classes",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="YAML file with the cluster's RuntimeClass objects.",
+)
 
 
 def read_runtime_classes(path: Path | None) -> list[RuntimeClass]:
@@ -81,7 +67,7 @@ def read_pod_document(path: Path) -> dict[str, Any]:
     """The one object of a file; see read_pod_documents()."""
     documents = read_pod_documents(path)
     if len(documents) != 1:
-        raise InvalidResourcesError(f"{_said(path)}: expected one document, found {len(documents)}")
+        raise InvalidResourcesError(f"{_name_of(path)}: expected one document, found {len(documents)}")
     return documents[0]
 
 
@@ -95,7 +81,7 @@ def read_pod_documents(path: Path) -> list[dict[str, Any]]:
     from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
     from imagestore.util.yaml_documents import parse_documents
 
-    what = _said(path)
+    what = _name_of(path)
     try:
         with click.open_file(str(path), "rb") as file:
             raw: bytes = file.read(MAX_DOCUMENT_BYTES + 1)
@@ -112,8 +98,8 @@ def read_pod_documents(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def manifests(documents: Sequence[dict[str, Any]], classes: Sequence[RuntimeClass]) -> Manifests:
-    """The pods of a file's documents, with what admission of their RuntimeClass adds to them.
+def manifests(documents: Sequence[dict[str, Any]], classes: Sequence[RuntimeClass]) -> tuple[list[Manifest], list[str]]:
+    """The pods of a file's documents (at least one), after admission of their RuntimeClass; and what was passed over.
 
     Args:
         documents: of the file; RuntimeClass objects among them count too.
@@ -130,25 +116,25 @@ def manifests(documents: Sequence[dict[str, Any]], classes: Sequence[RuntimeClas
 
     objects = objects_of(documents)
     if len(documents) == 1 and len(objects) <= 1:
-        objects = [*documents]  # paths in messages then begin at the list
+        objects = [*documents]  # paths in messages then start at the list
     own = [each for each in objects if each.get("kind") == "RuntimeClass"]
     others = [each for each in objects if is_passed_over(each) and each.get("kind") != "RuntimeClass"]
     taken = [each for each in objects if each not in own and each not in others]
     if not taken:
         if len(objects) == 1:
-            pod_from_json(objects[0])  # says what it expected instead
+            pod_from_json(objects[0])  # raises with what it expected
         raise InvalidResourcesError(
             f"none of {len(objects)} objects is a pod, or has a pod template",
             hint="give a pod, or an object with a pod template, such as a Deployment",
         )
     known = [*classes, *map(parse_runtime_class, own)]
-    found = tuple(_manifest(dict(each), known, is_named=len(taken) > 1) for each in taken)
-    return Manifests(found, tuple(f"{name_of(each)}: has no pod, passed over" for each in others))
+    found = [_manifest(dict(each), known, is_named=len(taken) > 1) for each in taken]
+    return found, [f"{name_of(each)}: has no pod, passed over" for each in others]
 
 
 @contextlib.contextmanager
 def naming_object(name: str) -> Iterator[None]:
-    """Put an object's name in front of errors about its resources; nothing if it has none."""
+    """Put an object's name, if it has one, in front of errors about its resources."""
     try:
         yield
     except (InvalidQuantityError, InvalidResourcesError) as error:
@@ -175,5 +161,5 @@ def _manifest(document: dict[str, Any], classes: Sequence[RuntimeClass], *, is_n
         return replace(read, pod=pod_from_json(document), runtime_class=given, warnings=tuple(refused))
 
 
-def _said(path: Path) -> str:
+def _name_of(path: Path) -> str:
     return "standard input" if str(path) == "-" else str(path)

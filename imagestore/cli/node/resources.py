@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagestore.cli import render
-from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.exit_codes import say
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.exit_codes import warn
 from imagestore.cli.node.manifests import (
     Manifest,
     manifests,
@@ -20,64 +20,54 @@ from imagestore.cli.node.manifests import (
     read_runtime_classes,
     runtime_classes_option,
 )
-from imagestore.cli.options import host_option
+from imagestore.cli.options import all_of, host_option, output_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from imagestore.node.pod_resources import ContainerPlan, PodPlan, Target
     from imagestore.resources.node import KubeletSettings, Node
 
 _AMOUNTS = ("cpu-request", "cpu-limit", "memory-request", "memory-limit")
 
 
-def _amount_options(function: Callable[..., None]) -> Callable[..., None]:
-    for name in reversed(_AMOUNTS):
-        kind, _, part = name.partition("-")
-        example = "250m" if kind == "cpu" else "1Gi"
-        function = click.option(
-            f"--{name}", metavar="QUANTITY", help=f"The container's {part} of {kind}, such as {example}."
-        )(function)
-    return click.option(
+_amount_options = all_of(
+    click.option(
         "--huge-page-limit",
         "huge_pages",
         metavar="SIZE=QUANTITY",
         multiple=True,
         help="The container's limit of one page size, such as 2Mi=64Mi; may be repeated.",
-    )(function)
-
-
-def _node_options(function: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.option("--node-huge-page", "huge_page_sizes", metavar="SIZE", multiple=True, help="Such as 2MB."),
-        click.option("--no-swap-controller", is_flag=True, help="The node's kernel does not count swap."),
-        click.option("--processors", type=click.IntRange(1), help="Logical processors; default: this machine's."),
-        click.option("--node-swap", metavar="QUANTITY", default="0", show_default=True, help="Capacity of swap."),
-        click.option("--node-allocatable", metavar="QUANTITY", help="Memory for pods; default: all of it."),
-        click.option("--node-memory", metavar="QUANTITY", help="Capacity of memory; default: this machine's."),
-        click.option("--cgroup", type=click.Choice(["v1", "v2"]), default="v2", show_default=True),
-    ):
-        function = option(function)
-    return function
-
-
-def _kubelet_options(function: Callable[..., None]) -> Callable[..., None]:
-    policies = ["None", "TieredReservation", "Request"]
-    for option in (
-        click.option("--memory-qos", type=click.Choice(policies), help="Gate MemoryQoS with this reservation policy."),
-        click.option("--swap", type=click.Choice(["NoSwap", "LimitedSwap"]), default="NoSwap", show_default=True),
-        click.option("--cpu-period", type=int, default=100_000, show_default=True, help="cpuCFSQuotaPeriod, in µs."),
-        click.option("--no-cpu-quota", is_flag=True, help="cpuCFSQuota is off."),
-        click.option(
-            "--mapping",
-            type=click.Choice(["kubelet", "proposal"]),
-            default="kubelet",
-            show_default=True,
-            help="Today's kubelet, or the designs of 2018 (Windows) and Kubernetes 1.22 (Linux).",
-        ),
-    ):
-        function = option(function)
-    return function
+    ),
+    click.option("--cpu-request", metavar="QUANTITY", help="The container's request of cpu, such as 250m."),
+    click.option("--cpu-limit", metavar="QUANTITY", help="The container's limit of cpu, such as 250m."),
+    click.option("--memory-request", metavar="QUANTITY", help="The container's request of memory, such as 1Gi."),
+    click.option("--memory-limit", metavar="QUANTITY", help="The container's limit of memory, such as 1Gi."),
+)
+_node_options = all_of(
+    click.option("--cgroup", type=click.Choice(["v1", "v2"]), default="v2", show_default=True),
+    click.option("--node-memory", metavar="QUANTITY", help="Capacity of memory; default: this machine's."),
+    click.option("--node-allocatable", metavar="QUANTITY", help="Memory for pods; default: all of it."),
+    click.option("--node-swap", metavar="QUANTITY", default="0", show_default=True, help="Capacity of swap."),
+    click.option("--processors", type=click.IntRange(1), help="Logical processors; default: this machine's."),
+    click.option("--no-swap-controller", is_flag=True, help="The node's kernel does not count swap."),
+    click.option("--node-huge-page", "huge_page_sizes", metavar="SIZE", multiple=True, help="Such as 2MB."),
+)
+_kubelet_options = all_of(
+    click.option(
+        "--mapping",
+        type=click.Choice(["kubelet", "proposal"]),
+        default="kubelet",
+        show_default=True,
+        help="Today's kubelet, or the designs of 2018 (Windows) and Kubernetes 1.22 (Linux).",
+    ),
+    click.option("--no-cpu-quota", is_flag=True, help="cpuCFSQuota is off."),
+    click.option("--cpu-period", type=int, default=100_000, show_default=True, help="cpuCFSQuotaPeriod, in µs."),
+    click.option("--swap", type=click.Choice(["NoSwap", "LimitedSwap"]), default="NoSwap", show_default=True),
+    click.option(
+        "--memory-qos",
+        type=click.Choice(["None", "TieredReservation", "Request"]),
+        help="Gate MemoryQoS with this reservation policy.",
+    ),
+)
 
 
 @click.command()
@@ -133,21 +123,23 @@ def resources(
     from imagestore.resources.oci_spec import CpuConflict
 
     amounts = {name: given.pop(name.replace("-", "_")) for name in _AMOUNTS}
-    found = manifests(_described(document, amounts, given.pop("huge_pages")), read_runtime_classes(runtime_classes))
+    pods, passed_over = manifests(
+        _described(document, amounts, given.pop("huge_pages")), read_runtime_classes(runtime_classes)
+    )
     if host is not None:
         import imagestore.platforms as platforms
 
         app.host = platforms.parse(host)
     node, settings = _node(**given), _settings(**given)
     choices = numbers.Choices(WeightFormula(weight), CpuConflict(conflict))
-    _warn("", found.warnings)
+    warn("", passed_over)
     items = []
-    for number, each in enumerate(found.pods):
-        name = (each.name or f"object {number + 1}") if len(found.pods) > 1 else ""
+    for number, each in enumerate(pods):
+        name = (each.name or f"object {number + 1}") if len(pods) > 1 else ""
         with naming_object(name):
             target = _target(app, handler, system, isolation, each)
             warnings = _doubts(each, target, is_named=bool(handler))
-            _warn(name, warnings)
+            warn(name, warnings)
             planned = numbers.plan(each.pod, target, node=node, settings=settings, choices=choices)
         items.append({**_as_json(planned, node, settings, explain=explain), "warnings": warnings})
         if output != "json":
@@ -156,14 +148,9 @@ def resources(
         elif name:
             items[-1] = {"object": name, **items[-1]}
     if output == "json" and len(items) > 1:
-        render.dump_json({"items": items, "warnings": list(found.warnings)})
+        render.dump_json({"items": items, "warnings": passed_over})
     elif output == "json":
-        render.dump_json({**items[0], "warnings": [*found.warnings, *items[0]["warnings"]]})
-
-
-def _warn(name: str, warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        say(f"imagestore: warning: {render.printable(f'{name}: {warning}' if name else warning)}")
+        render.dump_json({**items[0], "warnings": [*passed_over, *items[0]["warnings"]]})
 
 
 def _described(
@@ -319,12 +306,9 @@ def _print(planned: PodPlan, *, explain: bool) -> None:
     if planned.cgroup is not None:
         written = [f"{name} {value}" for name, value in planned.cgroup.to_json().items() if value not in ({}, None)]
         print(f"pod control group: {', '.join(written)}")
-    headings = ["CONTAINER", "FIELD", "VALUE", *(["FORMULA", "FROM"] if explain else [])]
-    render.table(headings, _rows(planned, explain=explain))
-
-
-def _rows(planned: PodPlan, *, explain: bool) -> Iterator[list[str]]:
-    for each in planned.containers:
-        for line in each.lines:
-            more = [line.formula or "-", line.source] if explain else []
-            yield [each.name or "-", line.field, line.value, *more]
+    rows = [
+        (each.name or "-", line.field, line.value, *((line.formula or "-", line.source) if explain else ()))
+        for each in planned.containers
+        for line in each.lines
+    ]
+    render.table(("CONTAINER", "FIELD", "VALUE", *(("FORMULA", "FROM") if explain else ())), rows)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from imagestore.cli.app import GivenPath
-from imagestore.cli.exit_codes import ExitStatus, needed, report
-from imagestore.cli.node.settings import settings_of, warn
+from imagestore.cli.exit_codes import ExitStatus, needed, report, warn
+from imagestore.cli.node.settings import settings_of
+from imagestore.cli.options import GivenPath, all_of, output_option
 from imagestore.cri.endpoint import Endpoint
 from imagestore.cri.model import ContainerImage
 from imagestore.errors import ImageNotFoundError, ImageStoreError, UnsupportedError
@@ -25,16 +25,16 @@ from imagestore.node.edged.settings import DOCKER, STALL_LIMIT
 from imagestore.node.metrics import NodeMetrics
 from imagestore.oci.digest import Digest
 from imagestore.util.files import write_whole
+from imagestore.util.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from imagestore.cli.app import App
-    from imagestore.cri.model import ContainerImage
     from imagestore.node.edged.settings import EdgedSettings
     from imagestore.node.image_service import ImageService
     from imagestore.node.kubelet_config import KubeletImageSettings
-    from imagestore.platforms import Platform
+    from imagestore.node.kubelet_messages import NodeEvent
     from imagestore.store.image_store import ImageStore
 
 _WHOLE_ID: Final = re.compile(r"sha256:[a-f0-9]{64}")
@@ -62,21 +62,16 @@ class ServiceChoice:
     feature_gates: str | None
     state: Path | None
 
-    def folder(self, app: App, socket_path: str = "") -> Path:
-        """The state folder; each service has its own, since a collection prunes the records of images it doesn't see.
+    def folder(self, app: App, socket_path: str) -> Path:
+        """The state folder of the service at a socket; of the store itself for an empty path.
 
-        Args:
-            app: for the store's folder.
-            socket_path: of the service; empty for the store itself.
+        Each service has its own, since a collection prunes the records of images it doesn't see.
         """
         if self.state is not None:
             return self.state
-        own = app.root / "node"
-        if not socket_path:
-            return own
         # Independent of spelling: /var/run is a link to /run. Sixteen digits of the hash suffice for one node.
-        path = os.fsencode(os.path.realpath(socket_path))
-        return own / Digest.of(path).encoded[:16]
+        part = Digest.of(os.fsencode(os.path.realpath(socket_path))).encoded[:16] if socket_path else ""
+        return app.root / "node" / part
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +83,7 @@ class Connected:
         name: for people.
         folder: of its state.
         settings: of the kubelet, with the gates of the options.
-        edged: settings of KubeEdge's file, if given.
+        sandbox_image: of KubeEdge's file; empty without it.
         default_handler: name under which the service lists the default handler's images; empty if unknown.
         is_store: whether it is the store itself, whose handlers are those of the configuration.
     """
@@ -97,14 +92,9 @@ class Connected:
     name: str
     folder: Path
     settings: KubeletImageSettings
-    edged: EdgedSettings | None
+    sandbox_image: str
     default_handler: str = ""
     is_store: bool = False
-
-    @property
-    def sandbox_image(self) -> str:
-        """Of KubeEdge's file; empty without one."""
-        return self.edged.sandbox_image if self.edged is not None else ""
 
 
 def clean_up_command(app: App, choice: ServiceChoice, *, sandbox_image: str = "") -> str:
@@ -127,68 +117,62 @@ def clean_up_command(app: App, choice: ServiceChoice, *, sandbox_image: str = ""
     return shlex.join(words)
 
 
+_PATH: Final = GivenPath(path_type=Path, dir_okay=False)
+_options: Final = all_of(
+    click.option("--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write Prometheus metrics here."),
+    output_option,
+    click.option(
+        "--endpoint",
+        metavar="URL",
+        default="",
+        help="CRI endpoint. Default: that of 'imagestore --endpoint', else the store itself.",
+    ),
+    click.option("--image-endpoint", metavar="URL", default="", help="CRI image service, where it is another one."),
+    click.option(
+        "--docker",
+        metavar="SOCKET",
+        is_flag=False,
+        flag_value=DOCKER_SOCKET,
+        default="",
+        help=f"Docker Engine at this socket [without a value: {DOCKER_SOCKET}].",
+    ),
+    click.option("--edged", type=_PATH, help="KubeEdge configuration that says which service to use."),
+    click.option("--kubelet-config", type=_PATH, help="KubeletConfiguration to go by (v1beta1)."),
+    click.option(
+        "--feature-gates",
+        metavar="NAME=BOOL,…",
+        help="As for the kubelet. Without it and without a file RuntimeClassInImageCriApi is on here.",
+    ),
+    click.option(
+        "--state",
+        type=GivenPath(path_type=Path, file_okay=False),
+        help="Folder of pull records and of what was seen. Default: node in the store's folder.",
+    ),
+)
+
+
 def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose a service; they arrive as one ``choice``."""
-    path = GivenPath(path_type=Path, dir_okay=False)
+    """``--metrics``, ``--output``, and the options that choose a service, which arrive as one ``choice``."""
 
     @functools.wraps(function)
     def _command(**given: Any) -> Any:
-        names = tuple(ServiceChoice.__dataclass_fields__)
-        choice = ServiceChoice(**{name: given.pop(name) for name in names})
-        chosen = [choice.endpoint, choice.docker, choice.edged]
-        if sum(bool(each) for each in chosen) > 1:
+        choice = ServiceChoice(**{name: given.pop(name) for name in ServiceChoice.__dataclass_fields__})
+        if sum(map(bool, (choice.endpoint, choice.docker, choice.edged))) > 1:
             raise click.UsageError("give one of --endpoint, --docker and --edged")
         if choice.image_endpoint and not (choice.endpoint or choice.edged):
             raise click.UsageError("--image-endpoint needs --endpoint or --edged")
         return function(choice=choice, **given)
 
-    for option in (
-        click.option(
-            "--state",
-            type=GivenPath(path_type=Path, file_okay=False),
-            help="Folder of pull records and of what was seen. Default: node in the store's folder.",
-        ),
-        click.option(
-            "--feature-gates",
-            metavar="NAME=BOOL,…",
-            help="As for the kubelet. Without it and without a file RuntimeClassInImageCriApi is on here.",
-        ),
-        click.option("--kubelet-config", type=path, help="KubeletConfiguration to go by (v1beta1)."),
-        click.option("--edged", type=path, help="KubeEdge configuration that says which service to use."),
-        click.option(
-            "--docker",
-            metavar="SOCKET",
-            is_flag=False,
-            flag_value=DOCKER_SOCKET,
-            default="",
-            help=f"Docker Engine at this socket [without a value: {DOCKER_SOCKET}].",
-        ),
-        click.option("--image-endpoint", metavar="URL", default="", help="CRI image service, where it is another one."),
-        click.option(
-            "--endpoint",
-            metavar="URL",
-            default="",
-            help="CRI endpoint. Default: that of 'imagestore --endpoint', else the store itself.",
-        ),
-    ):
-        _command = option(_command)
-    return _command
+    return _options(_command)
 
 
 def metrics_for(file: Path | None) -> NodeMetrics | None:
-    """The counters for a metrics file; None without a file.
-
-    Raises:
-        ConfigError: prometheus_client is not installed.
-    """
-    if file is None:
-        return None
-
-    return NodeMetrics()
+    """The counters for a metrics file; None without a file."""
+    return None if file is None else NodeMetrics()
 
 
 def write_metrics(file: Path | None, numbers: NodeMetrics | None) -> ExitStatus:
-    """Write metrics to the file, if given. A failure is reported in addition to the command's result."""
+    """Write metrics to the file, if given; a failure is reported after the command's own result."""
     if file is None or numbers is None:
         return ExitStatus.OK
     try:
@@ -204,19 +188,17 @@ def connected(app: App, choice: ServiceChoice, in_use: Sequence[str] = ()) -> It
     """Open the chosen service and close it afterwards.
 
     Args:
-        app: global options.
-        choice: of the service.
+        app: the global options.
+        choice: the service.
         in_use: images of containers, as ``IMAGE[,HANDLER]``; the store itself doesn't know them.
 
     Raises:
-        ImageNotFoundError: one of in_use is no image; a mistyped name must not cost the intended image.
+        ImageNotFoundError: one of in_use is no image; a mistyped name would leave the intended image unprotected.
         ConfigError, UnsupportedRuntimeTypeError: a file is invalid, or the gRPC libraries are missing.
         ImageStoreError: the store can't be opened.
     """
-    edged = None
-    if choice.edged is not None:
-        edged = load(choice.edged)
-        warn(choice.edged, edged.warnings)
+    edged = None if choice.edged is None else load(choice.edged)
+    warn(str(choice.edged), () if edged is None else edged.warnings)
     settings = settings_of(choice.kubelet_config, choice.feature_gates, edged=edged, edged_file=choice.edged)
     found = _open(app, choice, edged, settings, in_use)
     with contextlib.closing(found.service):
@@ -249,27 +231,32 @@ def _open(
     containers = [used for text in in_use for used in _used(app.store, text)]
     store = EmbeddedImageService(app.store, containers=lambda: containers)
     default = app.config.default_handler
-    return Connected(store, f"store in {app.root}", choice.folder(app), settings, edged, default, is_store=True)
+    return Connected(store, f"store in {app.root}", choice.folder(app, ""), settings, "", default, is_store=True)
 
 
 def _docker(app: App, choice: ServiceChoice, edged: EdgedSettings | None, settings: KubeletImageSettings) -> Connected:
     from imagestore.node.docker.handler_table import HandlerTable
     from imagestore.node.docker.service import DockerImageService
 
+    sandbox_image = edged.sandbox_image if edged is not None else ""
     path = choice.docker or (edged.docker_endpoint if edged is not None else DOCKER_SOCKET)
     socket_path = path_of(path)
     folder = choice.folder(app, socket_path)
     engine = DockerImageService(
         socket_path,
-        platforms=_platforms(app),
+        # The default handler's platform is the engine's own.
+        platforms={
+            name: app.config.handler_platform(name, host=app.host, explicit=None).platform
+            for name in app.config.handlers
+            if name != app.config.default_handler
+        },
         default_handler=app.config.default_handler,
-        sandbox_image=edged.sandbox_image if edged is not None else "",
+        sandbox_image=sandbox_image,
         table=HandlerTable(folder / "docker-handlers.json"),
         timeout_seconds=settings.runtime_request_timeout.seconds,
         stall_limit=edged.stall_limit if edged is not None else STALL_LIMIT,
     )
-    default = app.config.default_handler
-    return Connected(engine, f"Docker Engine at {path}", folder, settings, edged, default)
+    return Connected(engine, f"Docker Engine at {path}", folder, settings, sandbox_image, app.config.default_handler)
 
 
 def _endpoint(
@@ -286,7 +273,8 @@ def _endpoint(
         seconds = settings.runtime_request_timeout.seconds
         remote = CriImageService(runtime, image_endpoint=images, timeout_seconds=seconds, cancel=app.ending)
         address = images or runtime
-    return Connected(remote, f"CRI at {address}", choice.folder(app, Endpoint.parse(address).path), settings, edged)
+    folder = choice.folder(app, Endpoint.parse(address).path)
+    return Connected(remote, f"CRI at {address}", folder, settings, edged.sandbox_image if edged is not None else "")
 
 
 def _used(store: ImageStore, text: str) -> list[ContainerImage]:
@@ -302,11 +290,12 @@ def _used(store: ImageStore, text: str) -> list[ContainerImage]:
     return [ContainerImage("option --in-use", image_id, handler or None) for image_id in sorted(ids or {name})]
 
 
-def _platforms(app: App) -> dict[str, Platform | None]:
-    """The platform of each configured handler; the default handler's is the engine's own."""
-    config = app.config
-    return {
-        name: config.handler_platform(name, host=app.host, explicit=None).platform
-        for name in config.handlers
-        if name != config.default_handler
-    }
+def print_events(heard: Iterable[NodeEvent]) -> None:
+    """Print a kubelet's events."""
+    for each in heard:
+        print(f"event: {each.type} {each.reason}: {printable(each.message)}")
+
+
+def events_json(heard: Iterable[NodeEvent]) -> list[dict[str, str]]:
+    """A kubelet's events as JSON."""
+    return [{"type": each.type, "reason": each.reason, "message": each.message} for each in heard]

@@ -1,22 +1,24 @@
-"""The kubelet's settings that a node command uses: its file, KubeEdge's file, and the option for feature gates."""
+"""The kubelet settings of node commands: its file, KubeEdge's file, --feature-gates; and ``node edged-config``."""
 
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from imagestore.cli.exit_codes import say
-from imagestore.cli.render import printable
+from imagestore.cli import render
+from imagestore.cli.exit_codes import ExitStatus, warn
+from imagestore.cli.options import output_option
 from imagestore.errors import ConfigError
+from imagestore.node.edged.config import load
 from imagestore.node.feature_gates import FeatureGates
 from imagestore.node.kubelet_config import KubeletImageSettings, unknown_members
 from imagestore.util.yaml_documents import read_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from imagestore.node.edged.settings import EdgedSettings
 
@@ -45,8 +47,8 @@ def settings_of(
         with naming(file):
             settings = KubeletImageSettings.parse(given)
         if len(documents) > 1:
-            warn(file, [f"holds {len(documents)} documents; a kubelet reads the first one only"])
-        warn(file, unknown_members(given))
+            warn(str(file), [f"holds {len(documents)} documents; a kubelet reads the first one only"])
+        warn(str(file), unknown_members(given))
     elif edged is not None:
         settings = edged.kubelet
     else:
@@ -57,12 +59,6 @@ def settings_of(
     with naming(source) if source is not None else contextlib.nullcontext():
         settings.check()
     return settings
-
-
-def warn(file: Path, warnings: Iterable[str]) -> None:
-    """Write warnings about a file to standard error."""
-    for warning in warnings:
-        say(f"imagestore: warning: {printable(f'{file}: {warning}')}")
 
 
 @contextlib.contextmanager
@@ -100,3 +96,70 @@ def _gates(text: str) -> dict[str, object]:
             raise click.BadParameter(f"{part!r}: expected NAME=true or NAME=false", param_hint="--feature-gates")
         found[name.strip()] = switched
     return found
+
+
+@click.command("edged-config")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@output_option
+def edged_config(file: Path, output: str) -> int:
+    """Show which image service edged uses according to FILE, with the origin of each value.
+
+    FILE is edgecore's configuration (v1alpha1 or v1alpha2), or the parameters of the design "CRI Support in edged".
+    Values that the embedded kubelet would refuse lead to an error status.
+    """
+    settings = load(file)
+    faults = settings.kubelet.faults() if settings.profile != "seed" else ()
+    values = _values(settings)
+    if output == "json":
+        shown = {name: {"value": value, "origin": origin} for name, value, origin in values}
+        render.dump_json({**shown, "warnings": list(settings.warnings), "faults": list(faults)})
+    else:
+        rows = [(name, "-" if value is None else str(value), origin) for name, value, origin in values]
+        render.table(("VALUE", "IS", "FROM"), rows)
+        for warning in settings.warnings:
+            print(f"warning: {render.printable(warning)}")
+        for fault in faults:
+            print(f"fault: {render.printable(fault)}")
+    return ExitStatus.CONFIG if faults else ExitStatus.OK
+
+
+def _values(settings: EdgedSettings) -> list[tuple[str, str | int | None, str]]:
+    """Names, values and origins, in the order of the output."""
+    origins = {name: str(origin) for name, origin in settings.origins.items()}
+    timeout = settings.request_timeout
+
+    def _origin(name: str, other: str, default: str = "") -> str:
+        """Where a value comes from, under the name of one API version or the other."""
+        return origins.get(name) or origins.get(other) or default
+
+    rows: list[tuple[str, str | int | None, str]] = [
+        ("profile", settings.profile, "the file's form"),
+        ("runtimeType", settings.runtime_type, _origin("runtimeType", "containerRuntime")),
+        (
+            "remoteRuntimeEndpoint",
+            settings.runtime_endpoint or None,
+            _origin("remoteRuntimeEndpoint", "containerRuntimeEndpoint"),
+        ),
+        (
+            "remoteImageEndpoint",
+            settings.image_endpoint or None,
+            _origin("remoteImageEndpoint", "imageServiceEndpoint"),
+        ),
+        ("dockerEndpoint", settings.docker_endpoint, _origin("dockerAddress", "dockerEndpoint")),
+        ("runtimeRequestTimeout", str(timeout) if timeout is not None else None, origins["runtimeRequestTimeout"]),
+        ("podSandboxImage", settings.sandbox_image or None, origins["podSandboxImage"]),
+        ("memoryCapacity", settings.memory_bytes, _origin("memoryCapacity", "edgedMemoryCapacity", "the machine's")),
+        ("imagePullProgressDeadline", str(settings.stall_limit), origins.get("imagePullProgressDeadline", "default")),
+    ]
+    if settings.profile == "seed":
+        return rows
+    kubelet = settings.kubelet
+    numbers: dict[str, str | int] = {
+        "imageGCHighThresholdPercent": kubelet.image_gc_high_threshold_percent,
+        "imageGCLowThresholdPercent": kubelet.image_gc_low_threshold_percent,
+        "imageMinimumGCAge": str(kubelet.image_minimum_gc_age),
+        "nodeStatusMaxImages": kubelet.node_status_max_images,
+    }
+    rows += [(name, value, "kubelet settings") for name, value in numbers.items()]
+    gate = "on" if kubelet.gates.runtime_class_in_image_cri else "off"
+    return [*rows, ("RuntimeClassInImageCriApi", gate, origins.get("featureGates", "default"))]

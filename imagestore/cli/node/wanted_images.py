@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from imagestore.cli.exit_codes import say
+from imagestore.cli.exit_codes import warn
 from imagestore.cli.render import printable
 from imagestore.cri.model import SandboxMetadata
 from imagestore.errors import InvalidResourcesError
@@ -17,10 +17,10 @@ from imagestore.resources.documents import object_in, objects_in, pod_in, text_i
 from imagestore.resources.remarks import remarks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from imagestore.cli.app import App
-    from imagestore.cli.node.manifests import Manifest, Manifests
+    from imagestore.cli.node.manifests import Manifest
     from imagestore.cli.node.services import Connected
     from imagestore.resources.documents import Document
 
@@ -52,38 +52,34 @@ class WantedImage:
             return {}
         return {"pod": f"{self.pod.namespace}/{self.pod.name}", "container": self.container}
 
-    def say_whose(self, *, is_first: bool) -> None:
-        """Print a line above the image's own; nothing where only an image is given."""
+    def print_heading(self, *, is_first: bool) -> None:
+        """Print pod, container and image; nothing where only an image is given."""
         if self.container:
-            blank = "" if is_first else "\n"
-            whose = f"pod {self.pod.namespace}/{self.pod.name}, container {self.container}, image {self.image}"
-            print(f"{blank}{printable(whose)}")
+            heading = f"pod {self.pod.namespace}/{self.pod.name}, container {self.container}, image {self.image}"
+            print(f"{'' if is_first else chr(10)}{printable(heading)}")
 
 
-def wanted_images(app: App, found: Connected, file: Manifests, handler: str) -> list[WantedImage]:
+def wanted_images(app: App, found: Connected, pods: Iterable[Manifest], handler: str) -> list[WantedImage]:
     """The images of a file's pods, in its order. Warnings go to standard error.
 
     Args:
-        app: its configuration says which system a handler of the store's runs.
+        app: the configuration, with the system that each handler of the store runs.
         found: the image service.
-        file: its pods.
+        pods: of a file.
         handler: for all pods, instead of that of their RuntimeClass; empty for none.
 
     Raises:
         InvalidResourcesError: a pod's images can't be read, or no pod is left.
         UnknownRuntimeHandlerError: the store's configuration has no such handler.
-        UsageError: the gate is on, and a pod names a RuntimeClass of which nothing is known.
+        UsageError: the gate is on, and a pod names an unknown RuntimeClass.
     """
-    for warning in file.warnings:
-        say(f"imagestore: warning: {printable(warning)}")
     wanted: list[WantedImage] = []
-    for each in file.pods:
+    for each in pods:
         own = handler or _handler(each, found)
         refused = refusal(each.pod, target_of(app.config, own, host=app.host)) if found.is_store else ""
-        told = [*remarks(each.document, each.pod, is_about_numbers=False), *each.warnings]
-        told += [f"{refused}; passed over"] if refused else []
-        for warning in told:
-            say(f"imagestore: warning: {printable(f'{each.name}: {warning}' if each.name else warning)}")
+        warn(each.name, remarks(each.document, each.pod, is_about_numbers=False))
+        warn(each.name, each.warnings)
+        warn(each.name, [f"{refused}; passed over"] if refused else [])
         if not refused:
             wanted += _images(each, own)
     if not wanted:
@@ -139,7 +135,7 @@ def _image(source: Document, image: str, policy: str, path: str, whose: WantedIm
 
 
 def _pod(document: Document, template: Document) -> SandboxMetadata:
-    """The pod's coordinates: its own, or what the object that makes it lends it."""
+    """The pod's names: its own, or those of the object that makes it."""
     own, maker = object_in(template, "metadata", "$"), object_in(document, "metadata", "$")
     annotations = object_in(own, "annotations", "$.metadata")
     return SandboxMetadata(

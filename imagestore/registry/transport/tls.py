@@ -14,8 +14,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config import certificates
-from imagestore.config.connection import ConnectionSettings
+from imagestore.config.connection import ConnectionSettings, load_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +86,7 @@ def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
         import certifi
 
         context.load_verify_locations(certifi.where())
-    for _, fault in certificates.load(context, settings):
+    for _, fault in load_certificates(context, settings):
         raise fault
     if settings.skip_verify:
         context.check_hostname = False

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from imagestore import config
 from imagestore.config import Location
-from imagestore.config.globs import compile_component, matches
+from imagestore.config.globs import compile_component
 from imagestore.config.known import normal_member
 from imagestore.config.loading import read
 from imagestore.config.merge_imports import merge
@@ -332,4 +332,4 @@ def test_globs_agree_with_a_plain_recursion(pattern: str, name: str) -> None:
             return fits(left[1:], right) or (bool(right) and fits(left, right[1:]))
         return bool(right) and left[0] in {"?", right[0]} and fits(left[1:], right[1:])
 
-    assert matches(compile_component(pattern), name) is fits(pattern, name)
+    assert (compile_component(pattern).fullmatch(name) is not None) is fits(pattern, name)

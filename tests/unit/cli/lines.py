@@ -1,4 +1,4 @@
-"""Runs commands on a store of its own beside a registry."""
+"""Runs commands on a store of its own, next to a registry."""
 
 from __future__ import annotations
 

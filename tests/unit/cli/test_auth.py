@@ -178,7 +178,7 @@ def test_login_at_a_mirror_tries_the_login_given_whatever_the_mirror_is_shown(sh
     assert "login succeeded" in shell.log_in(registry.host).output
 
 
-def test_login_without_check_asks_nobody(shell: Shell, registry: Registry) -> None:
+def test_login_without_check_sends_no_request(shell: Shell, registry: Registry) -> None:
     assert "login stored" in shell.log_in(registry.host, "--no-check").output
     assert registry.seen == []
     assert shell.config.exists()

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import Noticed
-from imagestore.cli.main import SECTIONS
+from imagestore import Image, Noticed
+from imagestore.cli.commands import SECTIONS
+from imagestore.errors import UnsupportedError
 from imagestore.testing import Entry, RegistryServer, build_image, build_index
 from tests.support.node import HYPERV, PROCESS, python_image
 from tests.unit.cli.lines import Line
@@ -58,7 +59,7 @@ def test_bars_are_drawn_for_each_blob_that_comes(line: Line) -> None:
     assert f"layer {shared.digest.short}" in line.error
 
 
-def test_what_was_pulled_before_a_failure_is_told(line: Line) -> None:
+def test_images_pulled_before_a_failure_are_printed(line: Line) -> None:
     missing = line.server.server.reference("registry.example/library/missing:1")
     out = line("pull", line.python, missing, status=3)
     assert out.startswith(line.python)
@@ -101,7 +102,7 @@ def test_inspecti_shows_layers_as_files(line: Line) -> None:
     assert shown["id"] in line("inspecti", line.python)
 
 
-def test_rmi_and_gc_free_what_nobody_needs(line: Line) -> None:
+def test_rmi_and_gc_free_what_no_image_needs(line: Line) -> None:
     line("pull", line.python, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
     line("rmi", line.python, "--runtime-handler", HYPERV)
     planned = line.json("gc", "-n")
@@ -168,7 +169,7 @@ def test_rmi_in_json_lists_what_stays(tagged: Line, options: tuple[str, ...]) ->
 
 @pytest.mark.parametrize("options", [(), ("--gc",)])
 @pytest.mark.parametrize("way", ["id", "beginning", "digest", "all names", "both names"])
-def test_rmi_removes_every_name_by_an_id_or_when_told(tagged: Line, way: str, options: tuple[str, ...]) -> None:
+def test_rmi_removes_every_name_by_an_id_or_with_all_names(tagged: Line, way: str, options: tuple[str, ...]) -> None:
     (image,) = [each for each in tagged.json("images")["images"] if each["reference"] == "further.example/a:1"]
     manifest = image["manifest"]["digest"]
     words = {
@@ -248,7 +249,7 @@ def test_match_reads_an_index_from_a_file_without_store_or_network(line: Line, t
 
 
 @pytest.mark.parametrize("words", ["inspecti {}", "pin {}", "tag {} other:1", "export {}.tar {}"])
-def test_a_name_without_a_tag_is_told_which_tag_it_means(line: Line, tmp_path: Path, words: str) -> None:
+def test_an_error_for_a_name_without_a_tag_says_which_tag_it_means(line: Line, tmp_path: Path, words: str) -> None:
     line("pull", line.python)
     name = line.python.removesuffix(":3")
     line(*words.replace("{}.tar", str(tmp_path / "a.tar")).format(name).split(), status=3)
@@ -257,9 +258,7 @@ def test_a_name_without_a_tag_is_told_which_tag_it_means(line: Line, tmp_path: P
     assert "latest" not in line.error
 
 
-def test_what_is_wrong_with_standard_input_is_told_of_standard_input(
-    line: Line, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_standard_input_names_standard_input(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"[]")))
     line("match", "--index", "-", status=7)
     assert line.error.startswith("imagestore: standard input: expected a JSON object")
@@ -318,7 +317,7 @@ def test_a_missing_tag_has_the_not_found_status(line: Line) -> None:
     line("pull", line.python + "-missing", status=3)
 
 
-def test_no_platform_that_fits_names_what_is_offered_and_the_mend(line: Line) -> None:
+def test_no_match_names_the_offered_platforms_and_a_hint(line: Line) -> None:
     line("pull", line.server.server.reference("registry.example/library/linux:1"), status=4)
     assert "no manifest for windows(10.0.20348)/amd64; offered: linux/amd64" in line.error
 
@@ -398,6 +397,22 @@ def test_the_quick_list_and_the_whole_store_say_the_same(line: Line) -> None:
         }
 
 
+def test_an_image_whose_content_has_no_files_shows_the_digests_of_its_layers(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a shared store, whose content is in a bucket."""
+
+    def refused(_image: Image) -> None:
+        raise UnsupportedError("the content is in a bucket")
+
+    line("pull", line.python)
+    monkeypatch.setattr(Image, "layer_paths", property(refused))
+    layers = line.json("inspecti", line.python)["layers"]
+    shown = line("inspecti", line.python)
+    assert layers
+    assert all(each["digest"] in shown and "path" not in each for each in layers)
+
+
 def test_an_output_that_cannot_be_written_is_one_line(line: Line) -> None:
     command = f"{sys.executable} -m imagestore --config {line.config} --root {line.root} config default > /dev/full"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
@@ -456,7 +471,7 @@ def test_progress_lines_of_many_threads_stay_whole(monkeypatch: pytest.MonkeyPat
     ids=" ".join,
 )
 def test_a_duration_without_a_unit_is_refused_before_anything_is_done(line: Line, arguments: tuple[str, ...]) -> None:
-    """Whoever writes 7 may mean days, and seconds would remove everything."""
+    """A user who writes 7 may mean days; seconds would remove everything."""
     line(*arguments, "7", status=2)
     assert "'7': a unit is missing; expected for example 90s, 30m, 12h or 7d" in line.error
     assert not line.root.exists()
@@ -468,7 +483,7 @@ def test_a_deadline_that_is_no_time_is_refused(line: Line, deadline: str) -> Non
     line("pull", line.python, "--deadline", deadline, status=2)
 
 
-def test_handlers_that_differ_by_case_are_told_apart(line: Line) -> None:
+def test_handlers_that_differ_by_case_keep_their_spelling(line: Line) -> None:
     line.config.write_text(line.config.read_text() + "\n".join(HANDLERS_BY_CASE))
     heading = line("match", line.python).splitlines()[0].split()
     assert {"hv", "HV"} <= set(heading)

@@ -14,6 +14,7 @@ import sys
 import termios
 from collections import namedtuple
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,6 +22,9 @@ from imagestore.cli.main import main
 from imagestore.testing import build_image
 from tests.support.node import HYPERV, PROCESS
 from tests.unit.cli.lines import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -42,7 +46,7 @@ def test_one_pull_serves_every_configured_handler(line: Line) -> None:
     assert "exclude each other" in line.error
 
 
-def test_a_platform_that_replaces_another_ones_image_is_told(line: Line) -> None:
+def test_a_pull_that_replaces_another_platforms_image_notes_it(line: Line) -> None:
     line("pull", line.python, "--platform", "windows(10.0.17763)/amd64")
     assert "replaces" not in line.error
     line("pull", line.python, "--platform", "windows(10.0.20348)/amd64")
@@ -95,7 +99,7 @@ def _pinning(reference: str) -> str:
     return f'\n[plugins."io.containerd.cri.v1.images".pinned_images]\nsandbox = "{reference}"\n'
 
 
-def test_an_option_of_the_whole_line_after_the_command_is_told_its_place(
+def test_an_error_for_a_global_option_after_the_command_says_where_it_goes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["node", "gc", "--root", "/x"]) == 2
@@ -104,7 +108,7 @@ def test_an_option_of_the_whole_line_after_the_command_is_told_its_place(
     assert "goes before" not in capsys.readouterr().err
 
 
-def test_a_file_as_output_format_is_told_how_to_write_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_for_a_file_as_output_format_explains_redirection(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["images", "-o", "images.txt"]) == 2
     assert "redirect the output: > FILE" in capsys.readouterr().err
 
@@ -217,8 +221,21 @@ def test_progress_on_a_terminal_fits_it_and_totals_what_comes(line: Line, column
     assert done.stdout.startswith(line.python.encode())
 
 
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Makes standard output a terminal of so many columns."""
+
+    def _of(columns: int) -> None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(columns))
+
+    return _of
+
+
 @pytest.mark.parametrize("columns", [40, 80, 200])
-def test_the_matrix_fits_the_terminal(tmp_path: Path, columns: int) -> None:
+def test_the_matrix_fits_the_terminal(
+    tmp_path: Path, terminal: Callable[[int], None], capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
     """Twenty handlers: in one table, under letters, or in several tables."""
     runtimes = (
         '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{}]\nruntime_type = "io.containerd.runc.v2"\n'
@@ -228,18 +245,10 @@ def test_the_matrix_fits_the_terminal(tmp_path: Path, columns: int) -> None:
     config.write_text("version = 3\n" + "".join(runtimes.format(name) for name in names))
     index = Path(__file__).parents[3] / "fixtures/indexes"
     path = sorted(index.rglob("*.json"))[0]
-    master, slave = pty.openpty()
-    termios.tcsetwinsize(slave, (24, columns))
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    command = [sys.executable, "-m", "imagestore", "--root", str(tmp_path / "root"), "--config", str(config)]
     chosen = [word for name in names for word in ("--runtime-handler", name)]
-    match = [*command, "match", "--index", str(path), *chosen]
-    try:
-        subprocess.run(match, stdout=slave, stderr=slave, check=False, env=environment)
-    finally:
-        os.close(slave)
-    with open(master, "rb", buffering=0) as terminal:
-        shown = _everything(terminal).replace("\r", "")
+    terminal(columns)
+    main(["--root", str(tmp_path / "root"), "--config", str(config), "match", "--index", str(path), *chosen])
+    shown = capsys.readouterr().out
     matrix = shown.partition(" wants ")[0].splitlines()[:-1]
     assert sum(line.startswith("ENTRY") for line in matrix) >= (2 if columns == 40 else 1)
     assert max(map(len, matrix)) <= columns, matrix
@@ -248,22 +257,17 @@ def test_the_matrix_fits_the_terminal(tmp_path: Path, columns: int) -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 60])
-def test_a_long_platform_is_cut_where_the_matrix_would_not_fit(tmp_path: Path, columns: int) -> None:
+def test_a_long_platform_is_cut_where_the_matrix_would_not_fit(
+    tmp_path: Path, terminal: Callable[[int], None], capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
     entry: dict[str, object] = dict(build_image().target.members())
     entry["platform"] = {"os": "windows", "architecture": "amd64", "os.version": "10.0.20348.1970" * 20}
     index = tmp_path / "index.json"
     media_type = "application/vnd.oci.image.index.v1+json"
     index.write_text(json.dumps({"schemaVersion": 2, "mediaType": media_type, "manifests": [entry]}))
-    master, slave = pty.openpty()
-    termios.tcsetwinsize(slave, (24, columns))
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    match = [sys.executable, "-m", "imagestore", "--root", str(tmp_path / "root"), "match", "--index", str(index)]
-    try:
-        subprocess.run(match, stdout=slave, stderr=slave, check=False, env=environment)
-    finally:
-        os.close(slave)
-    with open(master, "rb", buffering=0) as terminal:
-        matrix = _everything(terminal).replace("\r", "").partition("\n\n")[0].splitlines()
+    terminal(columns)
+    main(["--root", str(tmp_path / "root"), "match", "--index", str(index)])
+    matrix = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     assert matrix[0].startswith("ENTRY")
     assert "windows(10." in matrix[1]
     assert max(map(len, matrix)) <= columns, matrix

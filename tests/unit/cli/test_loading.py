@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -21,21 +21,22 @@ if TYPE_CHECKING:
 HEAVY = ("httpx", "httpcore", "jsonschema", "rich", "grpc", "google.protobuf", "respx", "imagestore.testing")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["--version"], ["version"], ["images"], ["inspecti", "python:3"], ["rmi", "python:3"], ["gc"]],
-    ids=lambda value: value[0],
-)
-def test_a_command_that_asks_no_registry_loads_no_heavy_package(line: Line, arguments: list[str]) -> None:
+#: Runs commands one after the other, and says of each how it ended and what is loaded.
+COMMANDS = """
+import sys
+from imagestore.__main__ import main
+for words in {commands!r}:
+    sys.argv[1:] = words
+    print(main(), words[4], [name for name in {heavy!r} if name in sys.modules], file=sys.stderr)
+"""
+
+
+def test_commands_that_ask_no_registry_load_no_heavy_package(line: Line) -> None:
     line("pull", line.python)
-    reference = [line.python if each == "python:3" else each for each in arguments]
-    whole = ["--root", str(line.root), "--config", str(line.config), *reference]
-    code = (
-        f"import sys; from imagestore.__main__ import main; sys.argv[1:] = {whole!r}; status = main();"
-        f"print(status, [name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.strip().splitlines()[-1] == "0 []"
+    commands = [["--help"], ["--version"], ["version"], ["images"], ["inspecti", line.python], ["rmi", line.python]]
+    commands = [[*line.options, *words] for words in (*commands, ["gc"])]
+    done = run_python(COMMANDS.format(commands=commands, heavy=HEAVY))
+    assert done.stderr.splitlines() == [f"0 {words[4]} []" for words in commands]
 
 
 #: In KiB, what a pull may take in all; and layers of the sizes for which different memory is used.
@@ -75,6 +76,8 @@ def test_a_pull_of_layers_of_every_size_takes_little_memory(tmp_path: Path, *, i
             status, peak = done.stderr.splitlines()[-1].split()
             assert status == "0", done.stderr
             peaks.append(int(peak))
+            if peaks[-1] < MEMORY_KIB:
+                break
     assert min(peaks) < MEMORY_KIB, peaks
 
 
@@ -110,23 +113,16 @@ def test_loading_a_configuration_loads_no_check_of_it() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment},
-        timeout=60,
-    )
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_reasons_reach_a_terminal_that_knows_only_ascii(line: Line) -> None:
-    arguments = ["--config", str(line.config), "--root", str(line.root), "match", line.python]
-    code = f"from imagestore.cli.main import main; raise SystemExit(main({arguments!r}))"
-    done = run_python(code, PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\\u2260" in done.stdout
+def test_reasons_reach_a_terminal_that_knows_only_ascii(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    line("match", line.python)
+    assert line.error == ""
+    assert b"\\u2260" in raw.getvalue()
 
 
 def test_without_the_packages_of_the_command_line_one_line_says_what_to_install() -> None:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from imagestore.cli.main import cli
 from tests.support.node import HYPERV, PROCESS
 from tests.unit.cli.lines import Line
 
 
 def _raw(line: Line, *words: str) -> bytes:
     """What a command writes, as bytes."""
-    command = [sys.executable, "-m", "imagestore", "--root", str(line.root), "--config", str(line.config), *words]
-    return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+    return CliRunner().invoke(cli, [*line.options, *words], catch_exceptions=False).stdout_bytes
 
 
 def _sha256(raw: bytes) -> str:
@@ -97,7 +96,7 @@ def test_content_is_written_as_it_is_by_its_digest_or_the_beginning_of_it(pulled
         ("../../etc/passwd", 2, "expected a digest"),
     ],
 )
-def test_content_that_is_not_there_and_words_that_are_no_digest_are_told(
+def test_missing_content_and_words_that_are_no_digest_have_their_errors(
     pulled: Line, digest: str, status: int, text: str
 ) -> None:
     pulled("cat", digest, status=status)

@@ -169,7 +169,7 @@ def test_people_read_steps_and_events(image: str, capsys: pytest.CaptureFixture[
         ("--image-endpoint", "unix:///x"),
     ],
 )
-def test_wrong_usage_is_told(image: str, options: tuple[str, ...]) -> None:
+def test_wrong_usage_has_its_status(image: str, options: tuple[str, ...]) -> None:
     assert main(["node", "ensure", image, *options]) == 2
 
 
@@ -233,7 +233,7 @@ def test_a_collection_that_fails_tells_what_it_did(image: str, capsys: pytest.Ca
     assert 0 < told["freedBytes"] < told["targetBytes"]
 
 
-def test_a_state_that_cannot_be_kept_is_told_after_what_was_done(
+def test_a_state_that_cannot_be_written_is_reported_after_the_removals(
     image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(capsys, "ensure", image)
@@ -270,7 +270,7 @@ def test_metrics_are_replaced_and_never_half_written(
         assert os.listdir(folder) == ["node.prom"]
 
 
-def test_removals_that_fail_are_told(
+def test_failed_removals_are_reported(
     image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_service: EmbeddedImageService, _spec: ImageSpec) -> None:
@@ -284,7 +284,7 @@ def test_removals_that_fail_are_told(
     assert "failed to remove sha256:" in capsys.readouterr().out
 
 
-def test_a_turned_gate_is_told_and_cleaned_up(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_gate_is_reported_and_cleaned_up(image: str, capsys: pytest.CaptureFixture[str]) -> None:
     off = ("--feature-gates", "RuntimeClassInImageCriApi=false")
     run(capsys, "ensure", image, "--handler", "arm")
     run(capsys, "gc", "--dry-run")

@@ -1,4 +1,4 @@
-"""``imagestore node gc``: what a clean-up remembers, what is told beside a disk that refuses, whose state is whose."""
+"""``imagestore node gc``: what a clean-up remembers, errors of a full or read-only disk, and whose state it uses."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_command_after_a_change_names_the_service_it_is_for() -> None:
     assert clean_up_command(app, choice, sandbox_image="pause:3").endswith(" --sandbox-image pause:3")
 
 
-def test_a_gate_that_cannot_be_noted_is_told_after_what_was_done(
+def test_a_gate_that_cannot_be_recorded_is_reported_after_the_removals(
     image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GateMarker, "note", refuse)
@@ -119,7 +119,7 @@ def test_a_gate_that_cannot_be_noted_is_told_after_what_was_done(
     assert (status, [each["id"] for each in told["removed"]], told["error"]) == (8, [image], "read-only file system")
 
 
-def test_what_failed_is_told_also_where_metrics_cannot_be_written(
+def test_failures_are_reported_also_if_metrics_cannot_be_written(
     image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CollectorState, "save", refuse)

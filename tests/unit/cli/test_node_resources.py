@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from imagestore.cli.node import COMMANDS
+from imagestore.cli.commands import NODE_COMMANDS
 from tests.support.commands import Commands
 from tests.support.node import CONFIG, HYPERV, PROCESS
 
@@ -246,7 +246,7 @@ def test_the_group_lists_its_commands_without_loading_them() -> None:
         "print('imagestore.cli.node.resources' in sys.modules)\n"
     )
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert all(name in ran.stdout for name in COMMANDS)
+    assert all(name in ran.stdout for name in NODE_COMMANDS)
     assert ran.stdout.splitlines()[-1] == "False"
 
 

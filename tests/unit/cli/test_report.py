@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import Digest, ImageStore, config
-from imagestore.cli.html import store_page
+from imagestore.cli.html import pages
 from imagestore.platforms import Platform
 from imagestore.store.report import LEFT_OUT, gather, matrices
 from imagestore.testing import Entry, build_image, build_index
@@ -190,7 +190,7 @@ def test_a_thousand_images_and_a_wide_index_fit_the_bound(tmp_path: Path) -> Non
         fill(store, 1000, PROCESS)
         put(store, wide_index(500), "registry.example/wide:1", HYPERV)
         report = gather(store)
-        page = store_page.store_page(report, matrices(store, report))
+        page = pages.store_page(report, matrices(store, report))
     assert len(page.encode()) <= MOST_BYTES
     read = html_page.read(page)
     _check(read)
@@ -205,7 +205,7 @@ def test_matrices_that_a_page_has_no_room_for_say_so(
 ) -> None:
     other = pulled.server.server.reference("registry.example/library/linux:1")
     pulled("pull", other, "--runtime-handler", "kata")
-    monkeypatch.setattr(store_page, "MOST_MATRICES", 2000)
+    monkeypatch.setattr(pages, "MOST_MATRICES", 2000)
     page = _page(pulled, tmp_path, "report")
     _check_policy(page)
     left = [each.text for each in page.all("p") if each.text == LEFT_OUT]
@@ -224,7 +224,7 @@ def test_indexes_without_bound_stay_within_the_bound_of_a_page(tmp_path: Path) -
         put(store, build_index(images), "registry.example/a:1", "kata")
         put(store, build_index(images[:900]), "registry.example/b:1", "kata")
         report = gather(store)
-        page = store_page.store_page(report, matrices(store, report))
+        page = pages.store_page(report, matrices(store, report))
     assert len(page.encode()) <= MOST_BYTES
     first, second = (
         each for each in html_page.read(page).all("details") if "registry.example" in each.children[0].text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from imagestore.cli import app, signals
 from imagestore.cli.main import main, run
 from imagestore.errors import ConfigError
 from imagestore.testing import RegistryServer, build_image
+from tests.support.commands import Commands
 
 COMMAND: Final = f"{sys.executable} -m imagestore"
 
@@ -32,18 +34,31 @@ def shell(script: str, root: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture
+def here(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Runs commands in this process, with a store that doesn't exist yet."""
+    monkeypatch.setenv("IMAGESTORE_ROOT", str(tmp_path / "store"))
+    monkeypatch.setenv("IMAGESTORE_CONFIG", "")
+    return Commands(capsys)
+
+
 @pytest.mark.parametrize(
     ("words", "status"), [("pull a@@b", 2), ("nonsense", 2), ("inspecti nothing", 8), ("rmi nothing", 3)]
 )
-def test_the_exit_status_tells_what_standard_error_cannot(tmp_path: Path, words: str, status: int) -> None:
-    assert shell(f"{COMMAND} {words} 2>/dev/full", tmp_path).returncode == status
+def test_the_exit_status_tells_what_standard_error_cannot(
+    here: Commands, monkeypatch: pytest.MonkeyPatch, words: str, status: int
+) -> None:
+    with open("/dev/full", "w", encoding="utf-8", buffering=1) as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        here(*words.split(), status=status)
 
 
-def test_an_archive_on_standard_output_is_whole_whatever_becomes_of_the_words_about_it(tmp_path: Path) -> None:
+def test_an_archive_on_standard_output_is_whole_whatever_happens_to_standard_error(
+    here: Commands, tmp_path: Path
+) -> None:
     with RegistryServer({"registry.example/app:1": build_image("linux/amd64")}) as server:
         name = f"{server.address}/app:1"
-        pulled = shell(f"{COMMAND} pull --platform linux/amd64 {name}", tmp_path)
-    assert pulled.returncode == 0, pulled.stderr
+        here("pull", "--platform", "linux/amd64", name)
     told = shell(f"{COMMAND} export --platform linux/amd64 - {name} > {tmp_path}/one.tar", tmp_path)
     assert (told.returncode, told.stderr.splitlines()[-1].endswith("written to -")) == (0, True)
     assert (
@@ -64,9 +79,17 @@ def test_an_archive_on_standard_output_is_whole_whatever_becomes_of_the_words_ab
         ("import -", 7),
     ],
 )
-def test_a_closed_standard_input_is_an_empty_one(tmp_path: Path, words: str, status: int) -> None:
-    done = shell(f"{COMMAND} {words} <&-", tmp_path)
-    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+def test_a_closed_standard_input_is_an_empty_one(
+    here: Commands, monkeypatch: pytest.MonkeyPatch, words: str, status: int
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    here(*words.split(), status=status)
+    sys.stdin.close()
+
+
+def test_a_standard_input_that_was_closed_before_the_start_is_an_empty_one(tmp_path: Path) -> None:
+    done = shell(f"{COMMAND} import - <&-", tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (7, False), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -80,26 +103,34 @@ def test_a_closed_standard_input_is_an_empty_one(tmp_path: Path, words: str, sta
         "leases create --label a=b",
     ],
 )
-def test_a_word_that_is_no_text_is_wrong_usage_and_no_damage(tmp_path: Path, words: str) -> None:
+def test_a_word_that_is_no_text_is_wrong_usage_and_no_damage(
+    here: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
     ImageStore(tmp_path / "store").close()
-    done = shell(f'{COMMAND} {words}"$(printf "\\377")"', tmp_path)
+    whole = f"{words}\udcff".split(" ")
+    monkeypatch.setattr(sys, "argv", ["imagestore", *whole])
+    here(*whole, status=2)
+    assert here.error.count("\n") == 1
+    assert "\\udcff': expected UTF-8" in here.error
+
+
+def test_an_argument_of_bytes_that_are_no_text_is_wrong_usage(tmp_path: Path) -> None:
+    done = shell(f'{COMMAND} leases delete "$(printf "\\377")"', tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "\\udcff': expected UTF-8" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["serve --listen unix:///tmp/none", "node ensure a --endpoint unix:///tmp/none", "--endpoint unix:///none images"],
-)
-def test_a_package_of_an_extra_that_is_missing_is_named(tmp_path: Path, words: str) -> None:
+def test_a_package_of_an_extra_that_is_missing_is_named(tmp_path: Path) -> None:
+    every = ["--endpoint unix:///none images", "node ensure a --endpoint unix:///none", "serve --listen unix:///none"]
     code = (
-        f"import sys; sys.modules['grpc'] = None; from imagestore.cli.main import main; sys.exit(main({words.split()}))"
+        "import sys; sys.modules['grpc'] = None; from imagestore.cli.main import main; "
+        f"print([int(main(words.split())) for words in {every}])"
     )
     done = shell(f'{sys.executable} -c "{code}"', tmp_path)
-    assert done.returncode == 9
-    first, second = done.stderr.splitlines()
-    assert first.endswith("expected the package grpc, it is not installed")
-    assert second == "  hint: pip install 'imagestore[cri]'"
+    assert done.stdout == "[9, 9, 9]\n"
+    lines = done.stderr.splitlines()
+    assert len(lines) == 6
+    assert all(each.endswith("expected the package grpc, it is not installed") for each in lines[::2])
+    assert set(lines[1::2]) == {"  hint: pip install 'imagestore[cri]'"}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +169,7 @@ def test_a_user_without_a_home_is_asked_for_a_root(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ConfigError, match="user 12345 has no home") as caught:
         app.default_root()
     assert "--root" in caught.value.hint
-    assert app.default_config() in (None, app.SYSTEM_CONFIG)
+    assert app.App().config_path in (None, app.SYSTEM_CONFIG)
 
 
 def test_a_second_signal_ends_what_does_not_look_at_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,34 +186,32 @@ def test_a_second_signal_ends_what_does_not_look_at_the_first(monkeypatch: pytes
             signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_source_that_has_nothing_is_named(tmp_path: Path) -> None:
+def test_a_source_that_has_nothing_is_named(here: Commands, tmp_path: Path) -> None:
     (tmp_path / "good" / "blobs").mkdir(parents=True)
-    done = shell(f"{COMMAND} --source {tmp_path}/good --source {tmp_path}/none gc", tmp_path)
-    told = f"imagestore: --source {tmp_path}/none: has no folder blobs, so nothing comes from there\n"
-    assert (done.returncode, done.stderr) == (0, told)
+    here("--source", f"{tmp_path}/good", "--source", f"{tmp_path}/none", "gc")
+    assert here.error == f"imagestore: --source {tmp_path}/none: has no folder blobs, so nothing comes from there\n"
 
 
 @pytest.mark.parametrize("folder", ["content", "io.containerd.content.v1.content"])
-def test_a_root_that_is_given_for_its_content_is_told_where_that_is(tmp_path: Path, folder: str) -> None:
+def test_a_root_given_as_a_source_names_its_content_folder(here: Commands, tmp_path: Path, folder: str) -> None:
     (tmp_path / "root" / folder / "blobs").mkdir(parents=True)
-    done = shell(f"{COMMAND} --source {tmp_path}/root gc", tmp_path)
+    here("--source", f"{tmp_path}/root", "gc")
     told = f"has no folder blobs, so nothing comes from there; {tmp_path}/root/{folder} has one\n"
-    assert (done.returncode, done.stderr) == (0, f"imagestore: --source {tmp_path}/root: {told}")
+    assert here.error == f"imagestore: --source {tmp_path}/root: {told}"
 
 
-def test_a_source_that_cannot_be_looked_into_ends_no_command(tmp_path: Path) -> None:
+def test_a_source_that_cannot_be_looked_into_ends_no_command(here: Commands, tmp_path: Path) -> None:
     # As a folder that another user closed, which would not keep root out.
-    source = tmp_path / ("x" * 300)
-    done = shell(f"{COMMAND} --source {source} gc", tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
-    assert "has no folder blobs" in done.stderr
+    here("--source", f"{tmp_path}/{'x' * 300}", "gc")
+    assert here.error.count("\n") == 1
+    assert "has no folder blobs" in here.error
 
 
-def test_nothing_between_colons_is_no_source(tmp_path: Path) -> None:
+def test_nothing_between_colons_is_no_source(here: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a" / "blobs").mkdir(parents=True)
-    done = shell(f"IMAGESTORE_SOURCES={tmp_path / 'a'}::{tmp_path / 'b'}: {COMMAND} gc", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == f"imagestore: --source {tmp_path / 'b'}: has no folder blobs, so nothing comes from there\n"
+    monkeypatch.setenv("IMAGESTORE_SOURCES", f"{tmp_path / 'a'}::{tmp_path / 'b'}:")
+    here("gc")
+    assert here.error == f"imagestore: --source {tmp_path / 'b'}: has no folder blobs, so nothing comes from there\n"
 
 
 def test_an_archive_for_a_closed_standard_output_is_refused(tmp_path: Path) -> None:
@@ -238,10 +267,13 @@ def test_signals_that_are_ignored_from_the_start_stay_ignored(number: signal.Sig
         "node gc --state ''",
     ],
 )
-def test_an_empty_path_is_not_the_folder_one_is_in(tmp_path: Path, words: str) -> None:
-    done = shell(f"cd {tmp_path} && PYTHONPATH={os.getcwd()} {COMMAND} {words}", tmp_path)
-    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
-    assert "expected a path, it is empty" in done.stderr
+def test_an_empty_path_is_not_the_folder_one_is_in(
+    here: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here(*shlex.split(words), status=2)
+    assert list(tmp_path.iterdir()) == []
+    assert "expected a path, it is empty" in here.error
 
 
 def test_places_that_can_not_be_read_are_named_by_who_needs_them(
@@ -271,9 +303,7 @@ def test_places_that_can_not_be_read_are_named_by_who_needs_them(
         ("xyzzy", ""),
     ],
 )
-def test_names_near_to_a_command_that_is_none_are_told(
-    capsys: pytest.CaptureFixture[str], words: str, near: str
-) -> None:
+def test_an_unknown_command_suggests_similar_ones(capsys: pytest.CaptureFixture[str], words: str, near: str) -> None:
     assert main(words.split()) == 2
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith("Error: No such command")

@@ -122,7 +122,7 @@ def test_rules_that_make_no_sense_are_usage_errors(line: Line, arguments: tuple[
     assert "Traceback" not in line.error
 
 
-def test_eviction_for_a_handler_that_nobody_knows_is_refused(line: Line) -> None:
+def test_eviction_for_an_unknown_handler_is_refused(line: Line) -> None:
     line("gc", "--keep-last", "0", "--runtime-handler", "mistyped", status=9)
     assert "known handlers" in line.error
     assert len(line.json("gc", "--keep-last", "0", "--runtime-handler", HYPERV)["evicted"]) == 1
@@ -193,7 +193,7 @@ def test_leases_are_made_listed_renewed_and_deleted(line: Line) -> None:
     assert "create [OPTIONS] [ID]" in line("leases", "create", "--help")
 
 
-def test_leases_that_were_deleted_before_a_failure_are_told(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leases_deleted_before_a_failure_are_printed(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     line("leases", "create", "one")
     line("leases", "create", "two")
     delete = SqliteLeases.delete
@@ -232,7 +232,7 @@ def test_a_lease_beyond_every_calendar_is_listed(line: Line) -> None:
     assert line.json("leases", "list")["leases"][0]["expiresAt"] == "9999-12-31T23:59:59.000Z"
 
 
-def test_names_before_one_that_fails_are_told(line: Line) -> None:
+def test_names_before_one_that_fails_are_printed(line: Line) -> None:
     assert line("pin", line.python, "nothing", "--runtime-handler", HYPERV, status=3) == (
         f"pinned {line.python} ({HYPERV})\n"
     )
@@ -245,7 +245,7 @@ def test_names_before_one_that_fails_are_told(line: Line) -> None:
     "words",
     ["pin {python}", "unpin {python}", "export {tmp}/a.tar {python}", "inspecti {python}", "rmi {python}", "images"],
 )
-def test_a_handler_that_nobody_knows_is_one_for_every_command(line: Line, tmp_path: Path, words: str) -> None:
+def test_an_unknown_handler_is_an_error_of_every_command(line: Line, tmp_path: Path, words: str) -> None:
     arguments = words.format(python=line.python, tmp=tmp_path).split()
     line(*arguments, "--runtime-handler", "nope", status=9)
     assert "'nope'" in line.error
@@ -298,7 +298,7 @@ def add_twins(line: Line) -> None:
             metadata.images.put(replace(record, reference=f"twin.example/{end}:1", image_id=image_id), {})
 
 
-def test_images_before_a_name_that_fails_are_told_when_their_bytes_go_too(line: Line) -> None:
+def test_images_before_a_name_that_fails_are_printed_with_gc_too(line: Line) -> None:
     told = f"removed {line.python} ({HYPERV})\nfreed 0B\n"
     add_twins(line)
     assert line("rmi", "--gc", line.python, "ffff", status=2) == told
@@ -308,7 +308,7 @@ def test_images_before_a_name_that_fails_are_told_when_their_bytes_go_too(line: 
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_evicted_images_are_told_though_the_collection_fails(
+def test_evicted_images_are_printed_if_the_collection_fails(
     line: Line, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     def fails(*_: object, **__: object) -> None:
@@ -339,7 +339,7 @@ def test_an_image_that_the_configuration_pins_is_shown_so(line: Line) -> None:
     assert "a:1: the configuration" not in line.error
 
 
-def test_a_rebuild_is_told_before_the_check_that_follows(line: Line) -> None:
+def test_a_rebuild_is_printed_before_the_check_that_follows(line: Line) -> None:
     (line.root / "metadata.db").write_bytes(b"garbage" * 1000)
 
     def interrupt_the_check() -> None:
@@ -361,7 +361,7 @@ def test_a_rate_of_hashing_that_is_none_is_refused(line: Line, rate: str) -> Non
     line("check", "--rate", rate, status=2)
 
 
-def test_check_finds_and_repair_mends_a_damaged_layer(line: Line) -> None:
+def test_check_finds_and_repair_fixes_a_damaged_layer(line: Line) -> None:
     assert "0 blobs" not in line("check")
     digest, path = line.layer()
     good = path.read_bytes()
@@ -402,7 +402,7 @@ def test_content_that_the_disk_can_not_read_is_no_damage(
             line("check", status=7)
 
 
-def test_a_damaged_database_names_the_mend_and_the_mend_works(line: Line) -> None:
+def test_a_damaged_database_has_a_hint_that_works(line: Line) -> None:
     (line.root / "metadata.db").write_bytes(b"garbage" * 1000)
     line("images", status=8)
     assert "check --rebuild" in line.error

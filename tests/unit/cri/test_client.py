@@ -13,7 +13,7 @@ import pytest
 
 from imagestore import CancelToken, Secret
 from imagestore.cri._proto import api_pb2 as cri
-from imagestore.cri.client import CriImageService, service
+from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ContainerImage, ImageSpec, SandboxMetadata
 from imagestore.errors import (
     DeadlineExceededError,
@@ -170,7 +170,7 @@ def test_what_a_server_lacks_says_so() -> None:
         client.containers()
 
 
-def test_nobody_there_is_told_with_a_mend(tmp_path: Path) -> None:
+def test_an_absent_server_is_an_error_with_a_hint(tmp_path: Path) -> None:
     with (
         CriImageService(str(tmp_path / "none.sock")) as client,
         pytest.raises(ServiceUnavailableError, match=r"none\.sock: Version: not available") as caught,
@@ -258,7 +258,7 @@ def test_a_slow_server_runs_into_the_limit_of_quick_calls() -> None:
         go.set()
 
 
-def test_a_limit_that_nobody_lives_to_see_is_no_reason_to_give_up_at_once() -> None:
+def test_a_limit_beyond_grpcs_range_does_not_end_calls_at_once() -> None:
     answer = cri.VersionResponse(version="1", runtime_name="n", runtime_version="2", runtime_api_version="v1")
     with (
         serving(Version=lambda *_: answer) as (client, _),
@@ -296,7 +296,7 @@ def test_lists_of_sixteen_mebibytes_come_through() -> None:
 
 
 def test_a_list_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_MOST_LIST_BYTES", 1000)
+    monkeypatch.setattr("imagestore.cri.client._MOST_LIST_BYTES", 1000)
     is_left = threading.Event()
 
     def endless(_: Any, context: grpc.ServicerContext) -> Iterator[cri.StreamImagesResponse]:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from imagestore import ImageStore
+from imagestore.cli import remote
 from imagestore.cli.exit_codes import ExitStatus
-from imagestore.cli.remote import images
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ImageSpec, ServedImage
 from imagestore.errors import UnsupportedError
@@ -85,7 +85,7 @@ def test_an_interrupt_ends_a_command_that_asks_wherever_it_comes(
 
 @pytest.mark.parametrize("words", ["images", "images -q", "inspecti", "rmi"])
 @pytest.mark.parametrize("name", ["UPPER", "user:hunter2@h.example/a", "a@sha256:abc", "x "])
-def test_a_name_that_can_mean_no_image_is_asked_of_nobody(line: Commands, words: str, name: str) -> None:
+def test_a_name_that_can_mean_no_image_is_sent_to_no_server(line: Commands, words: str, name: str) -> None:
     line(*words.split(), name, status=2)
     assert "hunter2" not in line.error
 
@@ -193,7 +193,7 @@ def test_a_name_given_twice_counts_once(line: Commands) -> None:
     assert line("rmi", PYTHON, PYTHON) == f"removed {PYTHON} ({PROCESS})\n"
 
 
-def test_what_was_done_before_a_failure_is_told(line: Commands) -> None:
+def test_what_was_done_before_a_failure_is_printed(line: Commands) -> None:
     pulled = line("pull", PYTHON, "registry.example/none:1", "-o", "json", status=ExitStatus.NOT_FOUND)
     assert [each["reference"] for each in json.loads(pulled)["images"]] == [PYTHON]
     assert line("rmi", PYTHON, "", status=ExitStatus.USAGE) == f"removed {PYTHON} ({PROCESS})\n"
@@ -238,7 +238,7 @@ def test_the_server_shows_itself(line: Commands) -> None:
         (("pull", PYTHON, "--deadline", "0"), ExitStatus.DEADLINE, "did not finish"),
         (("pull", PYTHON, "--platform", "linux/amd64"), ExitStatus.USAGE, "--platform is for a local store"),
         (("pull", PYTHON, "--anonymous"), ExitStatus.USAGE, "--anonymous is for a local store"),
-        (("pull", PYTHON, "--progress", "json"), ExitStatus.USAGE, "CRI tells nothing of a pull's progress"),
+        (("pull", PYTHON, "--progress", "json"), ExitStatus.USAGE, "CRI doesn't report a pull's progress"),
         (("rmi", ""), ExitStatus.USAGE, "an empty name means no image"),
         (("rmi", PYTHON, "--gc"), ExitStatus.USAGE, "--gc is for a local store"),
         (("df",), ExitStatus.USAGE, "works on a local store"),
@@ -301,16 +301,16 @@ def test_server_without_handlers_loses_no_image_that_is_meant_for_one(
     server: CriServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with BlindService(server.endpoint) as service:
-        images.pull(service, [(PYTHON, HYPERV)], auth=None, deadline_seconds=None, output="text")
+        remote.pull(service, [(PYTHON, HYPERV)], auth=None, deadline_seconds=None, output="text")
         captured = capsys.readouterr()
         assert captured.out.startswith(f"{PYTHON} (-): sha256:")
         assert f"'{HYPERV}' was ignored" in captured.err
         index = service.list()[0].repo_digests[0]
         for name in (PYTHON, index, index.partition("@")[2], service.list()[0].id[:11]):
             with pytest.raises(UnsupportedError, match="nothing was removed"):
-                images.remove(service, [name], HYPERV, is_everywhere=False, output="text")
+                remote.remove(service, [name], HYPERV, is_everywhere=False, output="text")
         assert len(service.list()) == 1
-        images.remove(service, [PYTHON], None, is_everywhere=False, output="text")
+        remote.remove(service, [PYTHON], None, is_everywhere=False, output="text")
         assert capsys.readouterr().out == f"removed {PYTHON} (-)\n"
         assert service.list() == []
 
@@ -332,25 +332,25 @@ class WillingService(BlindService):
         return ImageSpec(found[0] if found else spec.image)
 
 
-def test_what_only_the_server_understands_is_told_by_the_server(
+def test_names_that_only_the_server_understands_are_resolved_by_it(
     server: CriServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with WillingService(server.endpoint) as service:
-        images.pull(service, [(PYTHON, "")], auth=None, deadline_seconds=None, output="text")
+        remote.pull(service, [(PYTHON, "")], auth=None, deadline_seconds=None, output="text")
         (image,) = service.list()
         short = image.id[7:10]
         with pytest.raises(UnsupportedError, match="nothing was removed"):
-            images.remove(service, [short], HYPERV, is_everywhere=False, output="text")
+            remote.remove(service, [short], HYPERV, is_everywhere=False, output="text")
         capsys.readouterr()
         for name, ids in ((short, image.id + "\n"), ("nothing:1", ""), ("", image.id + "\n")):
-            images.show_list(service, name, None, is_quiet=True, has_whole_ids=False, output="text")
+            remote.show_list(service, name, None, is_quiet=True, has_whole_ids=False, output="text")
             assert capsys.readouterr().out == ids
-        images.remove(service, [short], None, is_everywhere=False, output="text")
+        remote.remove(service, [short], None, is_everywhere=False, output="text")
         assert capsys.readouterr().out == f"removed {PYTHON} (-)\n"
         assert service.list() == []
 
 
-def test_a_local_store_is_never_left_without_being_told_to(
+def test_only_the_option_endpoint_leaves_the_local_store(
     line: Commands, server: CriServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONTAINER_RUNTIME_ENDPOINT", server.endpoint)
@@ -380,7 +380,7 @@ def test_options_that_contradict_each_other_are_refused(line: Commands, options:
     assert message in line.error
 
 
-def test_nobody_at_the_endpoint_is_its_own_status(line: Commands, tmp_path: Path) -> None:
+def test_an_absent_server_has_its_own_status(line: Commands, tmp_path: Path) -> None:
     line.options = ["--endpoint", str(tmp_path / "none.sock")]
     line("images", status=ExitStatus.UNAVAILABLE)
     assert "is the server running" in line.error

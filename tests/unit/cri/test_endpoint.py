@@ -43,7 +43,7 @@ def test_a_sockets_path_is_read_with_and_without_its_scheme(text: str) -> None:
         ("unix:///" + "\u00e9" * 60, "at most 107 bytes"),
     ],
 )
-def test_every_other_endpoint_is_refused_with_a_mend(text: str, message: str) -> None:
+def test_every_other_endpoint_is_refused_with_a_hint(text: str, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message) as caught:
         Endpoint.parse(text)
     assert caught.value.hint

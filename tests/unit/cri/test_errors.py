@@ -60,7 +60,7 @@ def test_credentials_count_for_their_own_call_only(tmp_path: Path, auth_kind: st
     ):
         image_id = client.pull(spec(name), auth=AuthConfig(username="alice", password=Secret(CANARY)))
         assert image_id
-        # The image is here, but whoever has no credentials, or others, may not have it for the asking.
+        # The image is here, but a caller without credentials, or with others, may not use it.
         for auth in (
             None,
             AuthConfig(username="alice", password=Secret("wrong")),
@@ -139,7 +139,7 @@ def test_a_pod_is_logged_no_longer_than_pods_are_named(
     assert len(second["pod"]) == len(first["pod"])
 
 
-def test_what_does_not_exist_or_does_not_fit_is_told_apart(client: CriImageService) -> None:
+def test_missing_and_unmatched_images_have_different_errors(client: CriImageService) -> None:
     with pytest.raises(NotFoundError, match="404"):
         client.pull(spec(f"{HOST}/none:1"))
     with pytest.raises(NoMatchingManifestError) as caught:
@@ -277,7 +277,7 @@ def test_a_second_identical_pull_joins_the_first_and_survives_its_caller(tmp_pat
         assert here.registry.ledger.count(kind="manifest") == 1
 
 
-def test_a_pull_with_other_credentials_joins_nobody(tmp_path: Path) -> None:
+def test_a_pull_with_other_credentials_joins_no_pull(tmp_path: Path) -> None:
     image = build_image(WINDOWS, layers=[large_layer("slow", 512 * 200)])
     slow = FaultRule(Drip(50_000.0), Where(kind="blob"), times=0)
     guard = BasicAuth({"alice": CANARY})

@@ -163,7 +163,7 @@ def test_who_leaves_takes_nothing_from_the_others(leaver: int) -> None:
     asyncio.run(scenario())
 
 
-def test_the_last_one_to_leave_cancels_the_pull_and_nobody_joins_it_then() -> None:
+def test_the_last_caller_to_leave_cancels_the_pull_and_no_caller_joins_it_then() -> None:
     async def scenario() -> None:
         numbers = Numbers()
         queue, first, second = PullQueue(meter=numbers), Job(), Job()

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagestore.cli.remote import describe
+from imagestore.cli import describe, remote
 from imagestore.cri.model import ImageDetails, ImageSpec, ServedImage
 
 JSON = st.recursive(
@@ -27,28 +27,28 @@ IMAGE = ServedImage("sha256:1", (), (), 1, spec=ImageSpec(""))
 @given(JSON | OWN, JSON | st.fixed_dictionaries({"imageSpec": JSON | CONFIG}), st.text(max_size=20))
 def test_any_info_is_shown_or_left_out(own: object, containerds: object, other: str) -> None:
     info = {"imagestore": json.dumps(own), "info": json.dumps(containerds), "other": other}
-    shown = describe.image_in_full(ImageDetails(IMAGE, info), "")
+    shown = remote.image_in_full(ImageDetails(IMAGE, info), "")
     assert isinstance(shown["warnings"], list | None)
     assert shown["info"].keys() == info.keys()
     assert describe.pointer(shown["target"])
     assert describe.pointer(shown["manifest"])
-    assert all(describe.layer_lines(shown["layers"]))
+    assert all(remote.layer_lines(shown["layers"]))
     json.dumps(shown)
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_any_name_is_shown_and_compared(name: str, tag: str) -> None:
     image = ServedImage("sha256:1", (tag,), (), 1)
-    assert len(describe.familiar(tag)) == 2
-    assert describe.fits(image, name) in (True, False)
-    assert describe.is_tagged(image, name) in (True, False)
-    assert describe.names(image) == describe.names_meant(image, name) == (tag,)
+    assert len(remote.familiar(tag)) == 2
+    assert remote.fits(image, name) in (True, False)
+    assert remote.is_tagged(image, name) in (True, False)
+    assert remote.names(image) == remote.names_meant(image, name) == (tag,)
 
 
 def test_an_image_that_was_asked_for_by_a_tag_is_shown_under_that_one() -> None:
     tags = ("docker.io/library/a:1", "docker.io/library/b:2")
     image = ServedImage("sha256:1234abcd", tags, (), 1)
-    assert describe.names_meant(image, "b:2") == tags[1:]
-    assert describe.names_meant(image, f"b@sha256:{'0' * 64}") == tags[1:]
-    assert describe.names_meant(image, f"c@sha256:{'0' * 64}") == tags
-    assert describe.names_meant(image, "1234abcd") == describe.names_meant(image, "") == tags
+    assert remote.names_meant(image, "b:2") == tags[1:]
+    assert remote.names_meant(image, f"b@sha256:{'0' * 64}") == tags[1:]
+    assert remote.names_meant(image, f"c@sha256:{'0' * 64}") == tags
+    assert remote.names_meant(image, "1234abcd") == remote.names_meant(image, "") == tags

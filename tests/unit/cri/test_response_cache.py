@@ -1,4 +1,4 @@
-"""What ImageFsInfo adds up is kept for some seconds, and never once somebody would notice."""
+"""The sum of ImageFsInfo is kept for some seconds, and renewed after a change."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_sum_is_kept_for_some_seconds_and_says_when_it_was_made(tmp_path: Path
     play(tmp_path, scene)
 
 
-def test_all_who_ask_at_once_get_one_sum_and_who_leaves_ends_it_for_nobody(tmp_path: Path) -> None:
+def test_concurrent_callers_share_one_sum_and_one_that_leaves_does_not_end_it(tmp_path: Path) -> None:
     async def scene(bench: Bench) -> None:
         callers = [asyncio.create_task(bench.use.usage()) for _ in range(10)]
         await asyncio.sleep(0)

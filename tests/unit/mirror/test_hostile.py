@@ -169,7 +169,7 @@ def test_a_mirror_that_would_ask_itself(tmp_path: Path) -> None:
     members = f'endpoints = ["http://127.0.0.1:{port}"]'
     with running_mirror(tmp_path, mirror_table({"registry.example": members}), port=port) as mirror:
         assert mirror.get("/v2/app/manifests/1?ns=registry.example").status_code == 404
-        assert mirror.mirror.numbers.requests() == {("registry.example", "manifest", "missing"): 1}
+        assert mirror.mirror.counters.requests() == {("registry.example", "manifest", "missing"): 1}
 
 
 def test_a_wrong_size_is_believed_once(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from imagestore.content.api import ContentStore
-    from imagestore.mirror.bodies import BlobSource
+    from imagestore.mirror.blobs import BlobSource
 
 pytestmark = pytest.mark.anyio
 #: Long enough for any machine; a test that needs it fails.

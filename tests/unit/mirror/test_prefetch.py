@@ -47,4 +47,4 @@ def test_the_manifests_that_are_chosen(tmp_path: Path, members: str, wanted: set
             here = {info.digest for info in store.content.walk()}
         assert here == expected | {IMAGE.target.digest}
         # No client has asked for these.
-        assert mirror.mirror.numbers.requests() == {(upstream.address, "manifest", "fetched"): 1}
+        assert mirror.mirror.counters.requests() == {(upstream.address, "manifest", "fetched"): 1}

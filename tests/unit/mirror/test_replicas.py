@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore import Digest
-from imagestore.mirror.owners import owner_of
+from imagestore.mirror.upstreams import owner_of
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
 from imagestore.testing.builders.bodies import BytesBody
 from imagestore.testing.engine.distribution import StoredDocument
@@ -94,7 +94,7 @@ def test_a_dead_owner_costs_a_transfer_and_no_failure(tmp_path: Path) -> None:
         replicas(tmp_path, upstream, only_first=True) as (alone,),
     ):
         pull(alone, upstream)
-        (_, numbers), *_ = alone.mirror.numbers.by_upstream()
+        (_, numbers), *_ = alone.mirror.counters.by_upstream()
         assert numbers["replicated_bytes"] == 0
 
 

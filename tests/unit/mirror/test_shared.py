@@ -12,9 +12,9 @@ import httpx
 from imagestore import Digest
 from imagestore.mirror.backing import Backing
 from imagestore.mirror.catalogue import Catalogue
-from imagestore.mirror.keeping import lease_of
+from imagestore.mirror.catalogue_database import SqliteCatalogueDatabase
 from imagestore.mirror.local_copies import LocalCopies
-from imagestore.mirror.sqlite_rows import open_sqlite_rows
+from imagestore.mirror.retention import lease_of
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
 from tests.support.mirror import RunningMirror, mirror_table, running_mirror
 
@@ -45,7 +45,7 @@ def opener(folder: Path, name: str) -> Callable[..., Backing]:
             with workers.lend() as lent:
                 yield lent.content
 
-        catalogue = Catalogue(open_sqlite_rows(folder / "shared.db"), owner=name)
+        catalogue = Catalogue(SqliteCatalogueDatabase(folder / "shared.db"))
         copies = LocalCopies(folder / f"copies-{name}", 64 * LAYER_BYTES, lend, loop)
 
         def close() -> None:
@@ -108,7 +108,7 @@ def test_a_quota_counts_for_all_replicas(tmp_path: Path) -> None:
 
 
 def test_what_one_replica_evicts_is_nowhere_any_more(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("imagestore.mirror.keeping.SPARED_SECONDS", -1.0)
+    monkeypatch.setattr("imagestore.mirror.retention.SPARED_SECONDS", -1.0)
     with RegistryServer(IMAGES) as upstream:
         table = mirror_table({upstream.address: 'quota = "2200Ki"\ntag_freshness = "1h"'}, answer_timeout='"60s"')
         with replicas(tmp_path, table, "one", "two") as pair:
@@ -125,10 +125,10 @@ def test_what_one_replica_evicts_is_nowhere_any_more(tmp_path: Path, monkeypatch
             assert used <= quota
             with pair[0].workers.lend() as store:
                 held = set(store.metadata.leases.content(lease_of(upstream.address)))
-                with contextlib.closing(open_sqlite_rows(tmp_path / "shared.db")) as rows:
+                with contextlib.closing(Catalogue(SqliteCatalogueDatabase(tmp_path / "shared.db"))) as rows:
                     # The lease holds what the catalogue names, and nothing that was evicted.
                     assert held == rows.contents(upstream.address)
-                    assert rows.leaving(upstream.address) == ()
+                    assert rows.evicted(upstream.address) == ()
                 assert {info.digest for info in store.content.walk()} <= held
 
 

@@ -1,7 +1,7 @@
-"""Tables and statements of a mirror's rows, which SQLite and PostgreSQL both take.
+"""Tables and statements of a mirror's catalogue, in SQL that SQLite and PostgreSQL share.
 
-Parameters are named and written ``:name``. There is no other colon and no percent sign in a statement, so it can be
-rewritten for a driver that wants another style.
+Parameters are named and written ``:name``. Statements have no other colon and no percent sign, so they
+can be rewritten for a driver that wants another style.
 """
 
 from __future__ import annotations
@@ -70,6 +70,14 @@ TABLES: Final = (
     ) {options}""",
 )
 
+TAG: Final = (
+    "SELECT d.media_type, d.digest, d.size, t.checked_at FROM mirror_tag t"
+    " JOIN mirror_document d ON d.name = t.name AND d.digest = t.digest WHERE t.name = :name AND t.tag = :tag"
+)
+DOCUMENT: Final = "SELECT media_type, digest, size FROM mirror_document WHERE name = :name AND digest = :digest"
+TAGS: Final = "SELECT tag FROM mirror_tag WHERE name = :name ORDER BY tag"
+NAMES: Final = "SELECT DISTINCT name FROM mirror_document WHERE upstream = :upstream ORDER BY name"
+MARKS: Final = "SELECT upstream, mark FROM mirror_blob WHERE digest = :digest AND is_here = 1"
 KNOWN: Final = (
     "SELECT k.media_type, k.digest, k.size, CASE WHEN b.digest IS NULL THEN 0 ELSE 1 END FROM ("
     " SELECT media_type, digest, size, 0 AS turn FROM mirror_part WHERE name = :name AND digest = :digest UNION ALL"
@@ -90,7 +98,7 @@ PUT_PART: Final = (
 PUT_BLOB: Final = (
     "INSERT INTO mirror_blob (upstream, digest, size, is_here, mark)"
     " VALUES (:upstream, :digest, :size, :is_here, :mark) ON CONFLICT (upstream, digest) DO UPDATE SET"
-    # Of what is here, what its upstream says is no news.
+    # The size of content in the store is known better than by what its upstream says.
     " size = CASE WHEN mirror_blob.is_here = 1 AND excluded.is_here = 0 THEN mirror_blob.size ELSE excluded.size END,"
     " is_here = CASE WHEN excluded.is_here = 1 THEN 1 ELSE mirror_blob.is_here END,"
     " mark = CASE WHEN excluded.is_here = 1 THEN excluded.mark ELSE mirror_blob.mark END"
@@ -109,7 +117,7 @@ USED: Final = (
     " SELECT upstream, 0 AS size FROM mirror_document"
     ") AS u GROUP BY u.upstream"
 )
-#: What is here and what is reserved, each content once.
+#: Content in the store and reserved content, each once.
 TAKEN: Final = (
     "SELECT CAST(coalesce(sum(t.size), 0) AS BIGINT) FROM ("
     " SELECT s.digest, max(s.size) AS size FROM ("
@@ -125,7 +133,7 @@ OLDEST: Final = (
     " AND r.digest = p.digest WHERE p.name = d.name AND p.parent = d.digest)"
     " ORDER BY d.served_at, d.name, d.digest LIMIT 1"
 )
-#: Of a document and what it names, what no other document of its upstream is, or names.
+#: Of a document and the content it names: those that no other document of its upstream is, or names.
 ONLY_ITS: Final = (
     "SELECT c.digest FROM ("
     " SELECT digest FROM mirror_part WHERE name = :name AND parent = :digest UNION"
@@ -167,6 +175,15 @@ CONTENTS: Final = (
     " SELECT p.digest FROM mirror_part p JOIN mirror_document d ON d.name = p.name AND d.digest = p.parent"
     " WHERE d.upstream = :upstream"
 )
+FORGET_CONTENT: Final = (
+    "UPDATE mirror_blob SET is_here = 0 WHERE upstream = :upstream AND digest = :digest AND mark = :mark"
+)
+DISTRUST: Final = "DELETE FROM mirror_document WHERE name = :name AND digest = :digest AND media_type = :octets"
+DROP_TAG: Final = "DELETE FROM mirror_tag WHERE name = :name AND tag = :tag"
+DROP_TAGS_OF_DOCUMENT: Final = "DELETE FROM mirror_tag WHERE name = :name AND digest = :digest"
+DROP_DOCUMENT: Final = "DELETE FROM mirror_document WHERE name = :name AND digest = :digest"
+DROP_BLOB: Final = "DELETE FROM mirror_blob WHERE upstream = :upstream AND digest = :digest"
+FORGET_LEAVING: Final = "DELETE FROM mirror_leaving WHERE upstream = :upstream AND digest = :digest AND mark = :mark"
 LEAVE: Final = (
     "INSERT INTO mirror_leaving (upstream, digest, mark) VALUES (:upstream, :digest, :mark)"
     " ON CONFLICT (upstream, digest) DO UPDATE SET mark = excluded.mark"
@@ -175,3 +192,7 @@ RESERVE: Final = (
     "INSERT INTO mirror_reservation (id, owner, upstream, digest, size, ends_at)"
     " VALUES (:id, :owner, :upstream, :digest, :size, :ends_at)"
 )
+RENEW_RESERVATIONS: Final = "UPDATE mirror_reservation SET ends_at = :ends_at WHERE owner = :owner"
+END_RESERVATION: Final = "DELETE FROM mirror_reservation WHERE id = :id"
+END_RESERVATIONS: Final = "DELETE FROM mirror_reservation WHERE owner = :owner"
+END_DEAD_RESERVATIONS: Final = "DELETE FROM mirror_reservation WHERE upstream = :upstream AND ends_at <= :now"

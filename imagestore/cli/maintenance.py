@@ -1,17 +1,19 @@
-"""``imagestore check`` and ``repair``."""
+"""``imagestore check``, ``repair``, ``backup`` and ``restore``."""
 
 from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from imagestore.cli import render
-from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.app import App, pass_app
 from imagestore.cli.exit_codes import ExitStatus
-from imagestore.cli.options import progress_option
+from imagestore.cli.options import GivenPath, output_option, progress_option
+from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
 
 if TYPE_CHECKING:
@@ -25,9 +27,14 @@ if TYPE_CHECKING:
 _LINE_SECONDS: Final = 2.0
 
 
+_rate_option: Final = click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Read at most MIB a second."
+)
+
+
 @click.command()
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Read at most MIB a second.")
-@click.option("--resume", is_flag=True, help="Go on where an interrupted check stopped.")
+@_rate_option
+@click.option("--resume", is_flag=True, help="Continue where an interrupted check stopped.")
 @click.option("--rebuild", is_flag=True, help="Restore the records of a damaged database first.")
 @click.option("--force", is_flag=True, help="With --rebuild: also without content, or if the database looks whole.")
 @output_option
@@ -39,8 +46,8 @@ def check(app: App, rate: float | None, resume: bool, rebuild: bool, force: bool
     that is wrong is content that the disk can't read, which may be whole, the status is 8.
 
     With --rebuild a damaged database is put aside, and every record whose content is all there is restored from the
-    journal next to it, with labels and with leases of more than a day. Where nothing tells whether the last change was
-    made, it counts, and a lease keeps what it replaced for a day. Stop what uses the store before.
+    journal next to it, with labels and with leases of more than a day. If it is unknown whether the last change was
+    committed, it counts, and a lease keeps what it replaced for a day. Stop what uses the store before.
 
     A rebuild ends with nothing changed if there is no content, or content can't be read; --force goes on all the same.
     If a record isn't restored, all content is kept for a day by a lease, and the status is 7. Run it again when the
@@ -49,9 +56,14 @@ def check(app: App, rate: float | None, resume: bool, rebuild: bool, force: bool
     if force and not rebuild:
         raise click.UsageError("--force goes with --rebuild")
     app.missing = "refuse"
-    rebuilt = _rebuild(app, is_forced=force) if rebuild else None
-    if output != "json":
-        # At once: hashing may take hours, and be interrupted.
+    rebuilt = None
+    if rebuild:
+        app.refuse_shared("check --rebuild", "restore the database from its backup")
+        from imagestore.store.maintenance import rebuild as rebuilding
+
+        rebuilt = rebuilding.rebuild(app.root, is_forced=force)
+    if rebuilt is not None and output != "json":
+        # Before hashing, which may take hours, and be interrupted.
         _print_rebuild(rebuilt)
         sys.stdout.flush()
     report = _checked(app, rate, resume=resume)
@@ -64,7 +76,7 @@ def check(app: App, rate: float | None, resume: bool, rebuild: bool, force: bool
 
 
 @click.command()
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Read at most MIB a second.")
+@_rate_option
 @progress_option("What to show of fetching on standard error.")
 @output_option
 @pass_app
@@ -74,15 +86,13 @@ def repair(app: App, rate: float | None, progress: str, output: str) -> ExitStat
     Blobs that are damaged, or still can't be read, and that no image needs are deleted. Ends with status 7 when
     something could not be repaired.
     """
-    from imagestore.cli import progress as shown
-
     app.missing = "refuse"
     report = _checked(app, rate, resume=False)
     if output != "json":
-        # At once: fetching may take long, and be interrupted.
+        # Before fetching, which may take long, and be interrupted.
         _print_report(report)
         sys.stdout.flush()
-    with cancelled_by_signals() as token, shown.observer(progress) as observer:
+    with cancelled_by_signals() as token, observer_for(progress) as observer:
         repaired = app.store.repair(report, observer=observer, cancel=token)
     if output == "json":
         render.dump_json({"check": _report_json(report), **_repair_json(repaired)})
@@ -113,7 +123,7 @@ def _checked(app: App, rate: float | None, *, resume: bool) -> CheckReport:
 
 
 def _lines() -> Callable[[CheckProgress], None]:
-    """Says now and then how far it is; short checks say nothing."""
+    """Prints progress every two seconds; nothing for short checks."""
     due = time.monotonic() + _LINE_SECONDS
 
     def _print_progress(progress: CheckProgress) -> None:
@@ -128,21 +138,12 @@ def _lines() -> Callable[[CheckProgress], None]:
     return _print_progress
 
 
-def _rebuild(app: App, *, is_forced: bool) -> RebuildReport:
-    app.refuse_shared("check --rebuild", "restore the database from its backup")
-    from imagestore.store.maintenance.rebuild import rebuild
-
-    return rebuild(app.root, is_forced=is_forced)
-
-
-def _print_rebuild(report: RebuildReport | None) -> None:
-    if report is None:
-        return
+def _print_rebuild(report: RebuildReport) -> None:
     if report.was_whole:
         is_changed = report.restored or report.leases or report.labelled
         print(f"the database is whole; {'what it lacked was added' if is_changed else 'nothing was rebuilt'}")
     if report.reindexed:
-        print("indexes of the database were damaged; they were made anew")
+        print("indexes of the database were damaged; they were rebuilt")
     if report.kept_as is not None:
         print(f"the damaged database is now {render.printable(str(report.kept_as))}")
     for record in report.restored:
@@ -153,8 +154,8 @@ def _print_rebuild(report: RebuildReport | None) -> None:
         print(f"restored lease {render.printable(lease_id)}")
     if report.replaced_lease:
         print(
-            f"nothing tells whether the last change was made; what it replaced ({len(report.replaced)} blobs and what"
-            f" they point at) is kept for a day by lease {render.printable(report.replaced_lease)}"
+            f"it is unknown whether the last change was committed; what it replaced ({len(report.replaced)} blobs and"
+            f" what they point at) is kept for a day by lease {render.printable(report.replaced_lease)}"
         )
     if report.found_lease and not report.is_complete:
         print(
@@ -163,7 +164,7 @@ def _print_rebuild(report: RebuildReport | None) -> None:
         )
     elif report.found_lease:
         print(
-            f"nothing tells what some of the {len(report.found)} blobs are for; lease "
+            f"it is unknown what some of the {len(report.found)} blobs are for; lease "
             f"{render.printable(report.found_lease)} keeps them for a day"
         )
     if report.labelled:
@@ -183,7 +184,7 @@ def _print_repair(report: RepairReport) -> None:
     for digest in report.fetched:
         print(f"fetched and verified {digest}")
     for digest in report.edges:
-        print(f"wrote the edges of {digest} anew")
+        print(f"rewrote the edges of {digest}")
     for digest in report.deleted:
         print(f"deleted {digest}: damaged or unreadable, and no image needs it")
     for subject, reason in report.failures:
@@ -226,3 +227,38 @@ def _rebuild_json(report: RebuildReport) -> dict[str, Any]:
         "unreadableLines": report.unreadable,
         "reindexed": report.reindexed,
     }
+
+
+@click.command()
+@click.argument("file", type=GivenPath(dir_okay=False, path_type=Path))
+@output_option
+@pass_app
+def backup(app: App, file: Path, output: str) -> None:
+    """Copy the records (not the content) to a new FILE while other processes go on reading and writing.
+
+    'imagestore restore FILE' puts them back.
+    """
+    app.missing = "refuse"
+    app.store.backup(file)
+    size = file.stat().st_size
+    render.show(output, {"file": str(file), "bytes": size}, [f"{file}: {render.size(size)}"])
+
+
+@click.command()
+@click.argument("file", type=GivenPath(dir_okay=False, path_type=Path))
+@output_option
+@pass_app
+def restore(app: App, file: Path, output: str) -> None:
+    """Replace the store's records with those of a backup FILE; the old ones are kept under another name.
+
+    Stop what uses the store before. The content stays: 'imagestore check' then says what of the backup's images is
+    missing, 'imagestore repair' fetches it, and 'imagestore gc' frees what no image of the backup needs.
+    """
+    app.refuse_shared("restore", "use pg_restore, or the base backup and its write-ahead log")
+    from imagestore.store.maintenance.rebuild import restore_backup
+
+    kept_as = restore_backup(app.root, file)
+    lines = [f"{file} restored; run 'imagestore check' before anything uses the store"]
+    if kept_as is not None:
+        lines.append(f"the records that were there: {kept_as}")
+    render.show(output, {"restored": str(file), "keptAs": None if kept_as is None else str(kept_as)}, lines)

@@ -9,7 +9,8 @@ import click
 
 from imagestore._version import __version__
 from imagestore.cli import describe, render
-from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.options import output_option
 from imagestore.cri.model import FilesystemUsage, ImageFilesystems
 
 if TYPE_CHECKING:
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
 @pass_app
 def fsinfo(app: App, output: str) -> None:
     """Show what images use of their file system, unfinished downloads included."""
-    found = app.service.filesystems() if app.remote is not None else _local(app)
+    if app.remote is not None:
+        found = app.service.filesystems()
+    else:
+        from imagestore.store.maintenance.usage import content_use
+
+        app.missing = "refuse"
+        use = content_use(app.store.content)
+        usage = FilesystemUsage(app.store.content.name, time.time_ns(), use.size, use.inodes)
+        found = ImageFilesystems((usage,))
     if output == "json":
         render.dump_json(
             {
@@ -50,15 +59,12 @@ def fsinfo(app: App, output: str) -> None:
 def version(app: App, output: str) -> None:
     """Show this program's version and, with --endpoint, the server's."""
     shown = {"version": __version__, "runtimeName": None, "runtimeVersion": None, "runtimeApiVersion": None}
+    lines = [f"imagestore {__version__}"]
     if app.remote is not None:
         found = app.service.version()
         shown.update(runtimeName=found.name, runtimeVersion=found.version, runtimeApiVersion=found.api_version)
-    if output == "json":
-        render.dump_json(shown)
-        return
-    print(f"imagestore {__version__}")
-    if app.remote is not None:
-        print(render.printable(f"{shown['runtimeName']} {shown['runtimeVersion']} (CRI {shown['runtimeApiVersion']})"))
+        lines.append(f"{found.name} {found.version} (CRI {found.api_version})")
+    render.show(output, shown, lines)
 
 
 @click.command()
@@ -66,7 +72,7 @@ def version(app: App, output: str) -> None:
 @pass_app
 def info(app: App, output: str) -> None:
     """Show whether a CRI server is ready, and the runtime handlers it knows; needs --endpoint."""
-    from imagestore.cli.remote.describe import parsed
+    from imagestore.cli.remote import parsed
 
     status = app.service.runtime_status()
     if output == "json":
@@ -83,15 +89,6 @@ def info(app: App, output: str) -> None:
     ]
     handlers = [("runtime handler", name or "(default)") for name in status.handlers]
     render.table(("WHAT", "STATE"), [*rows, *handlers])
-
-
-def _local(app: App) -> ImageFilesystems:
-    from imagestore.store.maintenance.usage import content_use
-
-    app.missing = "refuse"
-    use = content_use(app.store.content)
-    usage = FilesystemUsage(app.store.content.name, time.time_ns(), use.size, use.inodes)
-    return ImageFilesystems((usage,))
 
 
 def _filesystems(systems: Sequence[FilesystemUsage]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""``imagestore referrers``: what a registry has that refers to an image."""
+"""``imagestore catalog``, ``tags`` and ``referrers``: what a registry lists."""
 
 from __future__ import annotations
 
@@ -8,14 +8,66 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagestore.cli import options, render
-from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.options import access_options, progress_option
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.options import access_options, output_option, progress_option
 from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
+from imagestore.errors import InvalidReferenceError, ReferenceNotFoundError
+from imagestore.oci.reference import Reference
+from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.registry.listing import Referrers
+
+
+@click.command()
+@click.argument("host")
+@access_options
+@output_option
+@pass_app
+def catalog(app: App, host: str, creds_stdin: bool, anonymous: bool, output: str) -> None:
+    """List the repositories of the registry HOST, one on each line, in the registry's order.
+
+    Registries need not have such a list, and many show one to administrators only.
+
+    \b
+    imagestore catalog registry.example
+    """
+    usage = click.UsageError(f"{host!r}: expected a registry's host, such as registry.example:5000")
+    try:
+        parsed = Reference.parse(f"{host}/repository")
+    except InvalidReferenceError as error:
+        raise usage from error
+    if parsed.name != f"{host}/repository":
+        raise usage
+    app.credentials = options.lookup(parsed.host, creds_stdin=creds_stdin, anonymous=anonymous)
+    try:
+        found = app.store.registry.repositories(parsed.host, cancel=CancelToken())
+    except ReferenceNotFoundError as error:
+        error.hint = "this registry has no list of repositories"
+        raise
+    shown = {"registry": parsed.host, "repositories": list(found)}
+    render.show(output, shown, (f"{parsed.host}/{path}" for path in found))
+
+
+@click.command()
+@click.argument("repository")
+@access_options
+@output_option
+@pass_app
+def tags(app: App, repository: str, creds_stdin: bool, anonymous: bool, output: str) -> None:
+    """List the tags of REPOSITORY in its registry, one on each line, in the registry's order.
+
+    Hosts that may be asked what a tag means are asked, in the order that 'hosts' shows, until one has a list. Names
+    that are no tags are left out.
+    """
+    parsed = Reference.parse(repository)
+    if parsed.digest is not None or repository.endswith(f":{parsed.tag}"):
+        raise click.UsageError(f"{repository}: expected a repository, without tag or digest: {parsed.familiar_name}")
+    app.credentials = options.lookup(parsed.host, creds_stdin=creds_stdin, anonymous=anonymous)
+    found = app.store.registry.tags(parsed, cancel=CancelToken())
+    render.show(output, {"repository": parsed.name, "tags": list(found)}, found)
 
 
 @click.command()
@@ -47,7 +99,6 @@ def referrers(
     \b
     imagestore referrers registry.example/app:1 --fetch signatures
     """
-    from imagestore.oci.reference import Reference
     from imagestore.store.copy.referrers import fetch_referrers
 
     parsed = Reference.parse(reference)

@@ -1,13 +1,12 @@
-"""The ImageService protocol over any CRI endpoint; where CRI leaves a choice, as the kubelet's client."""
+"""A client for any CRI endpoint, ours or a container runtime's; where CRI leaves a choice, it does as the kubelet's."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import grpc
 
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
-from imagestore.cri.client.channel import CriChannel
 from imagestore.cri.endpoint import Endpoint
 from imagestore.cri.errors import error_of, is_unimplemented
 from imagestore.cri.messages import (
@@ -20,18 +19,24 @@ from imagestore.cri.messages import (
     status_value,
     version_value,
 )
-from imagestore.cri.model import ImageDetails, ImageFilesystems, RuntimeStatus
+from imagestore.cri.model import Condition, ImageDetails, ImageFilesystems, RuntimeStatus
 from imagestore.errors import ImageServiceError, InvalidInputError, NotFoundError
+from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
     from imagestore.cri.model import ContainerImage, ImageSpec, SandboxMetadata, ServedImage, ServiceVersion
     from imagestore.registry.credentials.cri import AuthConfig
     from imagestore.registry.events import Observer
-    from imagestore.util.cancel import CancelToken
+
+__all__ = ["Condition", "CriImageService", "RuntimeStatus"]
+
+A = TypeVar("A")
+C = TypeVar("C")
+Q = TypeVar("Q")
 
 #: The kubelet's time limit for calls except pulls.
 CALL_SECONDS: Final = 120.0
@@ -39,6 +44,79 @@ CALL_SECONDS: Final = 120.0
 _MOST_LIST_BYTES: Final = 256 * 1024 * 1024
 #: The interface version that clients announce.
 _KUBELET_INTERFACE_VERSION: Final = "0.1.0"
+#: Message limit of every CRI client, in bytes.
+MESSAGE_BYTES: Final = 16 * 1024 * 1024
+#: A hundred years; grpc takes a deadline beyond 64 bits of nanoseconds for one that has passed.
+_LONGEST_SECONDS: Final = 36525 * 24 * 3600.0
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+    # Go servers refuse a request whose authority is a socket's path.
+    ("grpc.default_authority", "localhost"),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+    # As the kubelet's client: reconnect soon after a long outage. The minimal back-off is not changed, since it also
+    # is the time that a starting server has to answer.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 3000),
+)
+
+
+class _Channel:
+    """Calls one server; thread-safe. Connects at the first call. The token ends every call without one of its own."""
+
+    def __init__(self, endpoint: Endpoint, seconds: float, cancel: CancelToken | None) -> None:
+        self.endpoint = endpoint.text
+        self.seconds = seconds
+        self.cancel = cancel or CancelToken()
+        self.raw = grpc.insecure_channel(f"unix:{endpoint.path}", options=_OPTIONS)
+
+    def call(
+        self,
+        method: grpc.UnaryUnaryMultiCallable[Q, A],
+        request: Q,
+        name: str,
+        *,
+        cancel: CancelToken | None = None,
+        has_limit: bool = True,
+    ) -> A:
+        """Call a method of a stub on ``raw`` and wait for the answer; its name is for error texts.
+
+        Raises:
+            ImageStoreError: the server's error, or it can't be reached.
+        """
+        token = cancel or self.cancel
+        token.check()
+        limits = (self.seconds if has_limit else None, token.remaining_seconds())
+        left = min((each for each in limits if each is not None), default=None)
+        future = self.begin(method.future, request, name, seconds=left)
+
+        def _cancel_call() -> None:
+            future.cancel()
+
+        try:
+            with token.on_cancel(_cancel_call):
+                return future.result()
+        except (grpc.RpcError, grpc.FutureCancelledError) as error:
+            if not _has_ended(token):
+                status = error if isinstance(error, grpc.RpcError) else future
+                raise error_of(status, endpoint=self.endpoint, method=name) from error
+        # The caller's reason takes precedence over the server's status. Its error must not keep the call: grpc's thread
+        # may hold the lock of a cancelled call when the program ends, and freeing the call then would never return.
+        del future
+        token.check()
+        raise AssertionError("check() raises for a token that has ended")
+
+    def begin(self, method: Callable[..., C], request: Q, name: str, *, seconds: float | None) -> C:
+        """Send a request and return the running call.
+
+        Raises:
+            ImageServiceError: this client is closed.
+        """
+        try:
+            return method(request, timeout=None if seconds is None else min(seconds, _LONGEST_SECONDS))
+        except ValueError as error:  # raised by grpc for a closed channel
+            raise ImageServiceError(f"{self.endpoint}: {name}: this client was closed") from error
 
 
 class CriImageService:
@@ -63,9 +141,8 @@ class CriImageService:
         cancel: CancelToken | None = None,
     ) -> None:
         runtime, images = Endpoint.parse(endpoint), Endpoint.parse(image_endpoint or endpoint)
-        self._seconds = timeout_seconds
-        self._runtime_channel = CriChannel(runtime, cancel)
-        self._image_channel = self._runtime_channel if images == runtime else CriChannel(images, cancel)
+        self._runtime_channel = _Channel(runtime, timeout_seconds, cancel)
+        self._image_channel = self._runtime_channel if images == runtime else _Channel(images, timeout_seconds, cancel)
         self._runtime = api_pb2_grpc.RuntimeServiceStub(self._runtime_channel.raw)
         self._images = api_pb2_grpc.ImageServiceStub(self._image_channel.raw)
         # A server without StreamImages doesn't gain it while we are connected; concurrent writers write the same value.
@@ -79,7 +156,7 @@ class CriImageService:
     def version(self) -> ServiceVersion:
         """See ImageService."""
         request = api_pb2.VersionRequest(version=_KUBELET_INTERFACE_VERSION)
-        answer = self._runtime_channel.call(self._runtime.Version, request, name="Version", seconds=self._seconds)
+        answer = self._runtime_channel.call(self._runtime.Version, request, "Version")
         return version_value(answer, self._runtime_channel.endpoint)
 
     def runtime_status(self) -> RuntimeStatus:
@@ -89,18 +166,16 @@ class CriImageService:
             ImageStoreError: the call failed.
         """
         request = api_pb2.StatusRequest(verbose=True)
-        answer = self._runtime_channel.call(self._runtime.Status, request, name="Status", seconds=self._seconds)
+        answer = self._runtime_channel.call(self._runtime.Status, request, "Status")
         return status_value(answer)
 
     def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
-        """See ImageService. Uses StreamImages if the server has it, since that has no size limit."""
+        """See ImageService. StreamImages is used if the server has it, since that has no size limit."""
         selected = api_pb2.ImageFilter(image=spec_message(spec)) if spec is not None else None
         messages = self._stream(selected) if self._has_streams else None
         if messages is None:
             request = api_pb2.ListImagesRequest(filter=selected)
-            answer = self._image_channel.call(
-                self._images.ListImages, request, name="ListImages", seconds=self._seconds
-            )
+            answer = self._image_channel.call(self._images.ListImages, request, "ListImages")
             messages = list(answer.images)
         return [image_value(message, self.endpoint, needs_size=False) for message in messages]
 
@@ -128,9 +203,7 @@ class CriImageService:
             auth=auth_message(auth) if auth is not None else None,
             sandbox_config=sandbox_message(sandbox) if sandbox is not None else None,
         )
-        answer = self._image_channel.call(
-            self._images.PullImage, request, name="PullImage", seconds=None, cancel=cancel
-        )
+        answer = self._image_channel.call(self._images.PullImage, request, "PullImage", cancel=cancel, has_limit=False)
         if not answer.image_ref:
             raise ImageServiceError(f"{self.endpoint}: pull of {spec.image!r}: expected an image id, got none")
         return answer.image_ref
@@ -140,13 +213,11 @@ class CriImageService:
         if not spec.image:
             raise InvalidInputError("RemoveImage: expected a reference or an image id, got none")
         request = api_pb2.RemoveImageRequest(image=spec_message(spec))
-        self._image_channel.call(self._images.RemoveImage, request, name="RemoveImage", seconds=self._seconds)
+        self._image_channel.call(self._images.RemoveImage, request, "RemoveImage")
 
     def filesystems(self) -> ImageFilesystems:
         """See ImageService."""
-        answer = self._image_channel.call(
-            self._images.ImageFsInfo, api_pb2.ImageFsInfoRequest(), name="ImageFsInfo", seconds=self._seconds
-        )
+        answer = self._image_channel.call(self._images.ImageFsInfo, api_pb2.ImageFsInfoRequest(), "ImageFsInfo")
         return ImageFilesystems(
             tuple(filesystem_value(each) for each in answer.image_filesystems),
             tuple(filesystem_value(each) for each in answer.container_filesystems),
@@ -155,15 +226,15 @@ class CriImageService:
     def containers(self) -> Sequence[ContainerImage]:
         """See ImageService. Reads each container's mounts too: images may be mounted as volumes."""
         answer = self._runtime_channel.call(
-            self._runtime.ListContainers, api_pb2.ListContainersRequest(), name="ListContainers", seconds=self._seconds
+            self._runtime.ListContainers, api_pb2.ListContainersRequest(), "ListContainers"
         )
         return [container_value(each, self._container_status(each.id)) for each in answer.containers]
 
     def close(self) -> None:
         """See ImageService."""
-        self._runtime_channel.close()
+        self._runtime_channel.raw.close()
         if self._image_channel is not self._runtime_channel:
-            self._image_channel.close()
+            self._image_channel.raw.close()
 
     def __enter__(self) -> Self:
         return self
@@ -178,7 +249,7 @@ class CriImageService:
         request, cancel = api_pb2.StreamImagesRequest(filter=selected), self._image_channel.cancel
         cancel.check()
         parts = self._image_channel.begin(
-            self._images.StreamImages, request, name="StreamImages", seconds=self._seconds
+            self._images.StreamImages, request, "StreamImages", seconds=self._image_channel.seconds
         )
 
         def _cancel_call() -> None:
@@ -188,15 +259,18 @@ class CriImageService:
             with cancel.on_cancel(_cancel_call):
                 return _gathered(parts, self.endpoint)
         except grpc.RpcError as error:
-            cancel.check()
-            if not is_unimplemented(error):
-                raise error_of(error, endpoint=self.endpoint, method="StreamImages") from error
-            self._has_streams = False
-            return None
+            if not _has_ended(cancel):
+                if not is_unimplemented(error):
+                    raise error_of(error, endpoint=self.endpoint, method="StreamImages") from error
+                self._has_streams = False
+                return None
+        del parts  # as in _Channel.call
+        cancel.check()
+        raise AssertionError("check() raises for a token that has ended")
 
     def _status(self, spec: ImageSpec, *, is_verbose: bool) -> ImageDetails | None:
         request = api_pb2.ImageStatusRequest(image=spec_message(spec), verbose=is_verbose)
-        answer = self._image_channel.call(self._images.ImageStatus, request, name="ImageStatus", seconds=self._seconds)
+        answer = self._image_channel.call(self._images.ImageStatus, request, "ImageStatus")
         if not answer.HasField("image"):
             return None
         return ImageDetails(image_value(answer.image, self.endpoint), dict(answer.info))
@@ -205,12 +279,14 @@ class CriImageService:
         """None if the container was removed since it was listed."""
         request = api_pb2.ContainerStatusRequest(container_id=container_id)
         try:
-            answer = self._runtime_channel.call(
-                self._runtime.ContainerStatus, request, name="ContainerStatus", seconds=self._seconds
-            )
+            answer = self._runtime_channel.call(self._runtime.ContainerStatus, request, "ContainerStatus")
         except NotFoundError:
             return None
         return answer.status
+
+
+def _has_ended(token: CancelToken) -> bool:
+    return token.is_cancelled or token.remaining_seconds() == 0
 
 
 def _gathered(parts: Iterable[api_pb2.StreamImagesResponse], endpoint: str) -> Sequence[api_pb2.Image]:

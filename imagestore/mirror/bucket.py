@@ -1,7 +1,7 @@
-"""A bucket behind a mirror's disk: what one replica has fetched, all of them find there, also with an empty disk.
+"""A bucket behind a mirror's disk: all replicas find there what one of them fetched, also with an empty disk.
 
-A blob goes there after it was fetched from upstream and verified. It is asked for before upstream is. Where the
-configuration says so, clients are sent there by a signed URL, and the mirror's own network carries no blob at all.
+A blob is uploaded after it was fetched from upstream and verified, and the bucket is asked before upstream is. If the
+configuration says so, clients are redirected to it by a signed URL.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from imagestore.config.model import BucketSettings
     from imagestore.content.bucket import BucketReader
-    from imagestore.mirror.numbers import MirrorNumbers
+    from imagestore.mirror.counters import MirrorCounters
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.reference import Reference
     from imagestore.store.workers import StoreWorkers
@@ -37,39 +37,33 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _THREADS: Final = 4
-#: Uploads that wait; more are given up, and made when the blob is fetched again.
+#: Waiting uploads; one more is dropped, and made when the blob is fetched again.
 _MOST_WAITING: Final = 1_000
 _MOST_KNOWN: Final = 100_000
-#: A client begins its request at once, and may pause.
 _SIGNED_SECONDS: Final = 900.0
 _PATIENCE_SECONDS: Final = 10.0
 
 
-class SecondTier:
+class MirrorBucket:
     """The bucket of a mirror; thread-safe. Close it.
-
-    Args:
-        settings: of the bucket.
-        workers: lends the store.
-        numbers: hears of bytes.
 
     Raises:
         ConfigError: the settings can't be used, there is no such bucket, it refuses the credentials, or is a store's.
     """
 
-    def __init__(self, settings: BucketSettings, workers: StoreWorkers, numbers: MirrorNumbers) -> None:
+    def __init__(self, settings: BucketSettings, workers: StoreWorkers, counters: MirrorCounters) -> None:
         self.redirects = settings.redirects
         self._bucket = Bucket(settings)
         try:
             self._bucket.check()
             if self._bucket.owner():
-                # It collects what its own records don't name.
+                # A store deletes objects that its own records don't name.
                 raise ConfigError(f"{settings.url}: is a store's content", hint="give this mirror a prefix of its own")
         except StoreError as error:
-            # It may come back; until then upstreams are asked.
+            # Until it is back, upstreams are asked.
             log.warning("the bucket can't be asked: %s", error)
         self._workers = workers
-        self._numbers = numbers
+        self._counters = counters
         self._publishers = ThreadPoolExecutor(_THREADS, "publish")
         self._operations = CancelGroup()
         self._lock = threading.Lock()
@@ -85,11 +79,11 @@ class SecondTier:
         avoid: Collection[str] = (),
         cancel: CancelToken,
     ) -> BucketReader:
-        """A blob's bytes, as a registry's client gives them.
+        """A blob's bytes, as ``transfer.BlobClient`` gives them.
 
         Raises:
             RegistryError: it isn't there, or the bucket can't be asked.
-            IntegrityError: something of another size is there.
+            IntegrityError: the object has another size.
         """
         try:
             found = self._bucket.open(descriptor.digest, descriptor.size, offset=offset, cancel=cancel)
@@ -101,20 +95,18 @@ class SecondTier:
         return found
 
     def location(self, descriptor: Descriptor) -> str:
-        """A URL at which a blob is; empty where it isn't there, or clients aren't sent there."""
-        if not self.redirects:
-            return ""
+        """A signed URL of a blob; empty if the bucket doesn't have it, or can't be asked."""
         try:
             if descriptor not in self._known and self._bucket.size(descriptor.digest) != descriptor.size:
                 return ""
             self._note(descriptor)
             return self._bucket.signed(descriptor.digest, _SIGNED_SECONDS)
         except (StoreError, PreconditionError) as error:
-            log.warning("clients aren't sent to the bucket: %s", error)
+            log.warning("clients aren't redirected to the bucket: %s", error)
             return ""
 
     def publish(self, upstream: str, descriptor: Descriptor) -> None:
-        """Bring a blob of the store there, some time soon."""
+        """Upload a blob of the store in the background."""
         with self._lock:
             if descriptor in self._known or self._waiting >= _MOST_WAITING:
                 return
@@ -125,7 +117,7 @@ class SecondTier:
             self._published()
 
     def close(self) -> None:
-        """End uploads; what isn't there yet is brought when it is fetched again."""
+        """End uploads; those that didn't finish are made when the blob is fetched again."""
         self._operations.end("the mirror stops", patience_seconds=_PATIENCE_SECONDS)
         self._publishers.shutdown(cancel_futures=True)
 
@@ -136,12 +128,12 @@ class SecondTier:
                 if self._bucket.size(digest) != size:
                     with store.content.open(digest) as file:
                         self._bucket.put(digest, size, file, cancel=cancel)
-                    self._numbers.count_published(upstream, size)
+                    self._counters.count("bucket_written_bytes", upstream, size)
             self._note(descriptor)
         except ImageStoreError as error:
-            log.warning("a blob isn't in the bucket: %s", error, extra={"digest": str(digest)})
+            log.warning("a blob can't be uploaded to the bucket: %s", error, extra={"digest": str(digest)})
         except Exception:
-            log.exception("a blob isn't in the bucket", extra={"digest": str(digest)})
+            log.exception("a blob can't be uploaded to the bucket", extra={"digest": str(digest)})
         finally:
             self._published()
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from imagestore import Digest
+from imagestore import Digest, ImageStore
+from imagestore.config.model import Upstream
 from imagestore.errors import StoreFullError
 from imagestore.mirror.catalogue import Catalogue
-from imagestore.mirror.keeping import Keeper, lease_of
-from imagestore.mirror.numbers import MirrorNumbers
-from imagestore.mirror.sqlite_rows import open_sqlite_rows
+from imagestore.mirror.catalogue_database import SqliteCatalogueDatabase
+from imagestore.mirror.counters import MirrorCounters
+from imagestore.mirror.retention import RESERVED_SECONDS, Retention, lease_of
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
 from imagestore.testing.builders.bodies import BytesBody
 from imagestore.testing.engine.distribution import StoredDocument
@@ -56,7 +58,7 @@ def is_here(mirror: RunningMirror, number: int) -> bool:
 
 
 def test_what_was_served_least_recently_is_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagestore.mirror.keeping.SPARED_SECONDS", -1.0)
+    monkeypatch.setattr("imagestore.mirror.retention.SPARED_SECONDS", -1.0)
     with RegistryServer(IMAGES) as upstream:
         table = mirror_table({upstream.address: 'quota = "2200Ki"\ntag_freshness = "1h"'})
         with running_mirror(tmp_path, table) as mirror:
@@ -65,7 +67,7 @@ def test_what_was_served_least_recently_is_evicted(tmp_path: Path, monkeypatch: 
             used, quota = mirror.mirror.usage()[upstream.address]
             assert quota == 2200 * 1024
             assert used <= quota
-            (_, numbers), *_ = mirror.mirror.numbers.by_upstream()
+            (_, numbers), *_ = mirror.mirror.counters.by_upstream()
             assert numbers["evicted_bytes"] > LAYER_BYTES
             assert pull(mirror, upstream, 0) == 200
 
@@ -77,7 +79,7 @@ def test_what_was_served_a_moment_ago_stays_and_the_rest_is_refused(tmp_path: Pa
     ):
         assert [pull(mirror, upstream, number) for number in (0, 1, 2)] == [200, 200, 404]
         assert [is_here(mirror, number) for number in (0, 1, 2)] == [True, True, False]
-        (_, numbers), *_ = mirror.mirror.numbers.by_upstream()
+        (_, numbers), *_ = mirror.mirror.counters.by_upstream()
         assert numbers["quota_refusals"] == 1
 
 
@@ -188,14 +190,40 @@ def test_two_fetches_of_one_blob_reserve_it_once(tmp_path: Path) -> None:
         running_mirror(tmp_path, mirror_table({upstream.address: 'quota = "1536Ki"'})) as mirror,
         mirror.workers.lend() as store,
     ):
-        catalogue = Catalogue(open_sqlite_rows(tmp_path / "other.db"))
-        keeper, settings = Keeper(catalogue, MirrorNumbers()), mirror.mirror.upstreams.settings.upstreams
+        catalogue = Catalogue(SqliteCatalogueDatabase(tmp_path / "other.db"))
+        retention = Retention(catalogue, MirrorCounters())
+        settings = mirror.mirror.upstreams.settings.upstreams[upstream.address]
         blob, other = (image_of(number).manifests[0].layers[0] for number in (0, 1))
-        first, second = (keeper.reserve(store, settings[upstream.address], blob) for _ in range(2))
-        keeper.give_back(first)
-        # The second one is still on its way.
+        first, second = (retention.reserve(store, settings, blob) for _ in range(2))
+        retention.end_reservation(first)
+        # The second one is still being fetched.
         with pytest.raises(StoreFullError):
-            keeper.reserve(store, settings[upstream.address], other)
-        keeper.give_back(second)
-        keeper.reserve(store, settings[upstream.address], other)
+            retention.reserve(store, settings, other)
+        retention.end_reservation(second)
+        retention.reserve(store, settings, other)
         catalogue.close()
+
+
+def test_a_replica_that_starts_again_has_reserved_nothing(tmp_path: Path) -> None:
+    clock = [0.0]
+    upstream = Upstream("r.example", quota_bytes=LAYER_BYTES * 3 // 2)
+    blob, other = (image_of(number).manifests[0].layers[0] for number in (0, 1))
+    with (
+        ImageStore(tmp_path) as store,
+        contextlib.closing(Catalogue(SqliteCatalogueDatabase(tmp_path / "mirror.db"))) as catalogue,
+    ):
+
+        def replica(name: str) -> Retention:
+            made = Retention(catalogue, MirrorCounters(), owner=name, clock=lambda: clock[0])
+            made.start(store, is_alone=False)
+            return made
+
+        one, two = replica("a"), replica("b")
+        one.reserve(store, upstream, blob)
+        for clock[0] in (0.0, RESERVED_SECONDS - 1, RESERVED_SECONDS + 1):
+            with pytest.raises(StoreFullError):
+                two.reserve(store, upstream, other)
+            one.renew_reservations()
+        replica("a")
+        two.end_reservation(two.reserve(store, upstream, other))
+        one.reserve(store, upstream, blob)

@@ -1,32 +1,88 @@
-"""``imagestore why``."""
+"""``imagestore cat`` and ``why``: a blob of the store, and what keeps it."""
 
 from __future__ import annotations
 
 import contextlib
 import html
 import json
+import re
+import shutil
+import sys
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from imagestore.cli import complete, render
-from imagestore.cli.app import App, OutputFormat, pass_app
-from imagestore.cli.cat import SHORT_DIGEST, find_digest
+from imagestore.cli import completion, describe, render
+from imagestore.cli.app import App, pass_app
 from imagestore.cli.exit_codes import ExitStatus
-from imagestore.errors import ContentNotFoundError, ImageNotFoundError, InvalidDigestError
+from imagestore.cli.options import OutputFormat
+from imagestore.errors import ContentNotFoundError, ImageNotFoundError, InvalidDigestError, InvalidInputError
 from imagestore.oci.digest import Digest
 from imagestore.store import record_lookup
 
 if TYPE_CHECKING:
+    from imagestore.content.api import ContentStore
     from imagestore.store.image import Image
     from imagestore.store.maintenance.why import Chain
+
+#: The form in tables; fewer than four digits are probably a mistake.
+_SHORT_DIGEST: Final = re.compile(r"(?:sha256:)?([0-9a-f]{4,63})")
+#: Content without a zero byte in its first bytes counts as text.
+_LOOK_BYTES: Final = 1024
+
+
+@click.command()
+@click.argument("digest")
+@pass_app
+def cat(app: App, digest: str) -> None:
+    """Write the content of DIGEST to standard output: a layer, a manifest, whatever the store has.
+
+    The beginning of a digest, as tables show it, is enough.
+
+    \b
+    imagestore cat sha256:4bc453b53cb3 | tar tz
+    """
+    app.missing = "unnamed"
+    content = app.store.content
+    found = _find_digest(content, digest)
+    with content.open(found) as file:
+        if sys.stdout.isatty() and b"\0" in file.read(_LOOK_BYTES):
+            raise InvalidInputError(
+                f"content {found} isn't text, and standard output is a terminal", hint="write it to a file: > FILE"
+            )
+        file.seek(0)
+        sys.stdout.flush()
+        shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+def _find_digest(content: ContentStore, text: str) -> Digest:
+    """The digest that a text is, or is the beginning of.
+
+    Raises:
+        InvalidInputError: it is neither, or several digests begin so.
+        ContentNotFoundError: no content of the store has such a digest.
+    """
+    short = _SHORT_DIGEST.fullmatch(text)
+    if short is None:
+        try:
+            return Digest.parse(text if ":" in text else f"sha256:{text}")
+        except InvalidDigestError as error:
+            raise InvalidInputError(f"{text!r}: expected a digest, or at least its first four digits") from error
+    found = [info.digest for info in content.walk() if info.digest.encoded.startswith(short[1])]
+    if not found:
+        raise ContentNotFoundError(f"content {text!r} is not in the store")
+    if len(found) > 1:
+        shown = ", ".join(str(each) for each in sorted(found)[:4])
+        raise InvalidInputError(f"{text!r} begins {len(found)} digests: {shown}", hint="give more of it")
+    return found[0]
 
 
 @dataclass(frozen=True, slots=True)
 class _Reasons:
-    """What keeps a blob, and whether it is here at all."""
+    """What keeps a blob, and whether the store has it."""
 
     digest: Digest
     is_here: bool
@@ -34,7 +90,7 @@ class _Reasons:
 
 
 @click.command()
-@click.argument("what", metavar="DIGEST|NAME", shell_complete=complete.images)
+@click.argument("what", metavar="DIGEST|NAME", shell_complete=completion.images)
 @click.option(
     "-o",
     "--output",
@@ -60,7 +116,12 @@ def why(app: App, what: str, output: str) -> ExitStatus:
     if output in ("dot", "mermaid"):
         print("\n".join(_dot(reasons) if output == "dot" else _mermaid(reasons)))
     elif output == "json":
-        images = [_json(each) if image is None else _image_json(image, each) for image, each in found]
+        images = [
+            {**describe.key(image.reference, image.runtime_handler), **_json(each)}
+            if image is not None
+            else _json(each)
+            for image, each in found
+        ]
         render.dump_json({"images": images} if found[0][0] is not None else images[0])
     else:
         for image, each in found:
@@ -79,9 +140,9 @@ def _found(app: App, what: str) -> list[tuple[Image | None, _Reasons]]:
     images = list(app.store.list(name=what))
     if images:
         return [(image, _reasons(app, image.manifest.digest)) for image in images]
-    if SHORT_DIGEST.fullmatch(what) is not None:
+    if _SHORT_DIGEST.fullmatch(what) is not None:
         with contextlib.suppress(ContentNotFoundError):
-            return [(None, _reasons(app, find_digest(app.store.content, what)))]
+            return [(None, _reasons(app, _find_digest(app.store.content, what)))]
     raise ImageNotFoundError(
         f"{what!r} is no digest, and no image in the store has that name or id",
         hint="'imagestore images' lists them; a digest is sha256:<64 hex digits>",
@@ -89,7 +150,7 @@ def _found(app: App, what: str) -> list[tuple[Image | None, _Reasons]]:
 
 
 def _digest(what: str) -> Digest | None:
-    """None for a name: ``python:3`` has the form of a digest too, of an unknown algorithm."""
+    """The digest, or None for a name: ``python:3`` has the form of a digest of an unknown algorithm too."""
     try:
         found = Digest.parse(what)
     except InvalidDigestError:
@@ -101,20 +162,19 @@ def _reasons(app: App, digest: Digest) -> _Reasons:
     return _Reasons(digest, app.store.content.exists(digest), app.store.why(digest))
 
 
+def _holder(chain: Chain) -> str:
+    handler = f" ({chain.holder.handler})" if chain.holder.handler else ""
+    return f"{chain.holder.kind.value} {render.printable(chain.holder.name)}{handler}"
+
+
 def _print(reasons: _Reasons, *, indent: str = "") -> None:
     for chain in reasons.chains:
-        handler = f" ({chain.holder.handler})" if chain.holder.handler else ""
-        path = " -> ".join(str(each) for each in chain.digests)
-        print(f"{indent}{chain.holder.kind.value} {render.printable(chain.holder.name)}{handler} -> {path}")
+        print(f"{indent}{' -> '.join([_holder(chain), *map(str, chain.digests)])}")
     if not reasons.chains:
         more = "; the next 'imagestore gc' frees it" if reasons.is_here else ""
         print(f"{indent}{reasons.digest}: nothing keeps it{more}")
     elif not reasons.is_here:
         print(f"{indent}{reasons.digest}: is not in the store; try 'imagestore repair'")
-
-
-def _image_json(image: Image, reasons: _Reasons) -> dict[str, Any]:
-    return {"reference": str(image.reference), "runtimeHandler": image.runtime_handler, **_json(reasons)}
 
 
 def _json(reasons: _Reasons) -> dict[str, Any]:
@@ -134,12 +194,8 @@ def _edges(reasons: list[_Reasons]) -> dict[tuple[str, str], None]:
     """What keeps what, each pair once: holders (by name), then digests from the root down."""
     edges: dict[tuple[str, str], None] = {}
     for chain in (chain for each in reasons for chain in each.chains):
-        handler = f" ({chain.holder.handler})" if chain.holder.handler else ""
-        nodes = [
-            f"{chain.holder.kind.value} {render.printable(chain.holder.name)}{handler}",
-            *(f"{each.algorithm}:{each.short}" for each in chain.digests),
-        ]
-        edges |= dict.fromkeys(pairwise(nodes))
+        digests = (f"{each.algorithm}:{each.short}" for each in chain.digests)
+        edges |= dict.fromkeys(pairwise([_holder(chain), *digests]))
     return edges
 
 

@@ -1,8 +1,7 @@
-"""The page of ``report --html``: a whole store.
+"""The pages of ``report --html`` (a whole store) and ``match --html`` (one index).
 
-A page of a thousand images stays below 5 MB, whatever their indexes list: matrices that no image was named for stop at
-3 MB, and lists of what would be removed after a hundred names. Only the tables of images are as long as the store's
-list is.
+The page of a store with a thousand images stays below 5 MB, however long their indexes are: unless images are named,
+matrices stop at 3 MB; lists of images to remove stop after a hundred names.
 """
 
 from __future__ import annotations
@@ -11,17 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 import imagestore.platforms as platforms
 from imagestore.cli import describe
-from imagestore.cli.html.handlers import handlers_table
-from imagestore.cli.html.markup import Markup, element, joined, table
-from imagestore.cli.html.matrices import SHOWN, Matrices
-from imagestore.cli.html.page import Section, page
+from imagestore.cli.html.markup import Markup, Section, element, joined, page, table
+from imagestore.cli.html.matrices import SHOWN, Matrices, handlers_table
 from imagestore.store.maintenance.eviction import last_use
 from imagestore.store.report import LEFT_OUT, Matrix
 from imagestore.util.text import counted, cut, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from imagestore.config import HandlerPlatform
+    from imagestore.platforms import Platform
     from imagestore.store.maintenance.usage import ImageUsage
     from imagestore.store.report import StoreReport
 
@@ -33,15 +32,11 @@ _CELL: Final = 250
 _OPEN_MATRICES: Final = 3
 _OPEN_ROWS: Final = 50
 _NAMED: Final = 100
+_UNKNOWN_HANDLER: Final = "This runtime handler is not in the configuration."
 
 
 def store_page(report: StoreReport, matrices: Iterable[Matrix]) -> str:
-    """The document.
-
-    Args:
-        report: what was gathered.
-        matrices: its matrices, read one after the other.
-    """
+    """The page of a store; its matrices are read one after the other."""
     shown = Matrices(report.handlers)
     for matrix in matrices:
         is_full = not report.is_chosen and shown.length + _most(matrix) > MOST_MATRICES
@@ -57,7 +52,7 @@ def store_page(report: StoreReport, matrices: Iterable[Matrix]) -> str:
         shown.reasons,
     ]
     intro = (
-        f"{report.root} on {report.node} ({platforms.format_all(report.host)}), {describe.time(report.made_at)[:16]}Z: "
+        f"{report.root} on {report.node} ({platforms.format_all(report.host)}), {describe.minute(report.made_at)}: "
         f"{counted(len(report.usage.images), 'image')}, {size(report.usage.content_bytes)}."
     )
     return page("Image store report", intro, sections)
@@ -89,12 +84,6 @@ def _findings(report: StoreReport) -> Markup:
 
 def _disk(report: StoreReport) -> Markup:
     usage = report.usage
-    rows = [
-        ("content of images", size(usage.kept_bytes)),
-        ("content of no image", size(usage.other_bytes)),
-        (f"unfinished ({usage.ingests})", size(usage.ingest_bytes)),
-        ("records", size(usage.metadata_bytes)),
-    ]
     by_handler = [
         (each.handler, str(each.images), size(each.size), size(each.unique_bytes), size(each.shared_bytes))
         for each in report.uses
@@ -107,7 +96,7 @@ def _disk(report: StoreReport) -> Markup:
     return joined(
         [
             _full(usage.disk.used_bytes, usage.disk.total_bytes),
-            table("What the store has", ("What", "Bytes"), rows, numbers=[1]),
+            table("What the store has", ("What", "Bytes"), describe.sizes(usage), numbers=[1]),
             table("What the images of each runtime handler take", headings, by_handler, numbers=range(1, 5)),
             element("p", explained, class_="quiet"),
         ]
@@ -159,7 +148,7 @@ def _free(report: StoreReport) -> Markup:
 
 
 def _listed(title: str, items: Sequence[tuple[str, str]]) -> Markup:
-    """Names that open below a line; nothing where there is none."""
+    """A list that unfolds below its title; nothing without items."""
     if not items:
         return Markup()
     lines = [element("li", element("code", name), " ", said) for name, said in items[:_NAMED]]
@@ -177,19 +166,13 @@ def _images(report: StoreReport) -> Markup:
         element(
             "details",
             element("summary", f"{handler}: {counted(len(images), 'image')}"),
-            *_left(report, handler),
+            "" if handler in report.handlers else element("p", _UNKNOWN_HANDLER, class_="warning"),
             _table(report, handler, images, links),
             open=len(images) <= _OPEN_ROWS,
         )
         for handler, images in by_handler.items()
     ]
     return joined(parts) if parts else element("p", "The store has no image.")
-
-
-def _left(report: StoreReport, handler: str) -> list[Markup]:
-    if handler in report.handlers:
-        return []
-    return [element("p", "This runtime handler is not in the configuration.", class_="warning")]
 
 
 def _table(report: StoreReport, handler: str, images: Iterable[ImageUsage], links: dict[str, str]) -> Markup:
@@ -205,10 +188,23 @@ def _table(report: StoreReport, handler: str, images: Iterable[ImageUsage], link
                 size(each.size),
                 size(each.unique_bytes),
                 size(each.shared_bytes),
-                f"{describe.time(last_use(record))[:16]}Z",
+                describe.minute(last_use(record)),
                 "pinned" if is_pinned else "",
                 cut("; ".join(record.warnings), SHOWN),
             )
         )
     headings = ("Image", "Platform", "Size", "Unique", "Shared", "Last used", "Pinned", "Warnings")
     return table(f"Images of {handler}", headings, rows, numbers=range(2, 5))
+
+
+def match_page(matrix: Matrix, handlers: Mapping[str, HandlerPlatform], default_handler: str, host: Platform) -> str:
+    """The page of one index, for a node of a platform."""
+    matrices = Matrices(handlers)
+    matrices.add(matrix, is_open=True)
+    sections = [
+        matrices.section,
+        Section("handlers", "Runtime handlers", handlers_table(handlers.values(), default_handler)),
+        matrices.reasons,
+    ]
+    intro = f"Which manifest each runtime handler of a node ({platforms.format_all(host)}) would get, and why."
+    return page(f"Match: {matrix.names[0]}", intro, sections)
