@@ -159,11 +159,10 @@ class BlobFetcher:
             is_new = self._fetched_and_noted(store, fill, repository, owner, token)
         except IntegrityError:
             self._catalogue.distrust(repository.name, blob.digest)
-            self._retention.release_unwanted(store, upstream.name, [blob.digest])
             raise
-        except ImageStoreError:
+        finally:
+            # If it failed, or what names it was evicted before it was leased.
             self._retention.release_unwanted(store, upstream.name, [blob.digest])
-            raise
         if is_new:
             if self._bucket is not None:
                 self._bucket.publish(upstream.name, blob)

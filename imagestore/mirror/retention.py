@@ -5,7 +5,8 @@ that got a manifest here finds its blobs here too. A quota is counted from the c
 fetch: the documents served least recently are evicted first, those served within some minutes never.
 
 Replicas may share the catalogue and the lease. So content is noted in the catalogue before it is leased. Evicted
-content is taken from the lease first, and leased again if the catalogue has it again by then.
+content is taken from the lease first, and leased again if the catalogue has it again by then. After content was leased the
+catalogue is asked once more, since the content may have been evicted in between.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from imagestore.mirror.catalogue import Outcome, Reservation
 from imagestore.store.garbage import sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from imagestore.config.model import Upstream
-    from imagestore.mirror.catalogue import Catalogue
+    from imagestore.mirror.catalogue import Catalogue, EvictedContent
     from imagestore.mirror.counters import MirrorCounters
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
@@ -200,23 +201,25 @@ class Retention:
     def _release_evicted(self, store: ImageStore, upstream: str) -> None:
         """Take evicted content from the lease and delete it, also content that a killed replica evicted."""
         try:
-            evicted = self._catalogue.evicted(upstream)
-            if not evicted:
-                return
-            digests = [each.digest for each in evicted]
-            with contextlib.suppress(LeaseNotFoundError):
-                store.metadata.leases.remove_content(lease_of(upstream), digests)
-            # A fetch that noted content again since the eviction may have leased it before the line above. One that
-            # notes it from now on leases it afterwards.
-            wanted = self._catalogue.wanted(upstream, digests, now=self._clock())
-            if wanted:
-                self.hold(store, upstream, wanted)
-            self._catalogue.forget_evicted(upstream, evicted)
-            swept = sweep(store.metadata, store.content, [str(each) for each in digests if each not in wanted])
+            while evicted := self._catalogue.evicted(upstream):
+                self._release(store, upstream, evicted)
         except ImageStoreError as error:
             # The next collection deletes content that no lease holds.
             log.warning("evicted content can't be deleted: %s", error, extra={"upstream": upstream})
-            return
+
+    def _release(self, store: ImageStore, upstream: str, evicted: Sequence[EvictedContent]) -> None:
+        digests = [each.digest for each in evicted]
+        with contextlib.suppress(LeaseNotFoundError):
+            store.metadata.leases.remove_content(lease_of(upstream), digests)
+        # A fetch that noted content again since the eviction may have leased it before the line above. One that notes
+        # it from now on leases it afterwards.
+        wanted = self._catalogue.wanted(upstream, digests, now=self._clock())
+        if wanted:
+            self.hold(store, upstream, wanted)
+            # That fetch may have failed before it was leased again here.
+            self._catalogue.evict_unwanted(upstream, wanted, now=self._clock())
+        self._catalogue.forget_evicted(upstream, evicted)
+        swept = sweep(store.metadata, store.content, [str(each) for each in digests if each not in wanted])
         freed = sum(swept.freed.values())
         self._counters.count("evicted_bytes", upstream, freed)
         log.info("evicted", extra={"upstream": upstream, "blobs": len(swept.freed), "bytes": freed})
