@@ -5,8 +5,8 @@ that got a manifest here finds its blobs here too. A quota is counted from the c
 fetch: the documents served least recently are evicted first, those served within some minutes never.
 
 Replicas may share the catalogue and the lease. So content is noted in the catalogue before it is leased. Evicted
-content is taken from the lease first, and leased again if the catalogue has it again by then. After content was leased the
-catalogue is asked once more, since the content may have been evicted in between.
+content is taken from the lease first, and leased again if the catalogue has it again by then. After content was leased,
+the catalogue is asked once more, since the content may have been evicted in between.
 """
 
 from __future__ import annotations
