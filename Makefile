@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# How many processes run the tests: "auto" is half as many again as processors (tests/conftest.py). Set JOBS=0 to run
-# them in one process, for a debugger.
+# How many processes run the tests: "auto" is some more than processors (tests/conftest.py). Set JOBS=0 to run them in
+# one process, for a debugger.
 JOBS ?= auto
 # Compiled modules are kept whatever the surroundings say: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=

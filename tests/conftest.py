@@ -34,9 +34,9 @@ settings.load_profile("imagestore")
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Half as many workers again as processors: a third of the time tests wait, for sockets, disks and processes."""
+    """Two workers more than processors, or half as many again: tests wait for sockets, disks and processes."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return processors + max(1, processors // 2)
+    return processors + max(2, processors // 2)
 
 
 def pytest_collection_finish() -> None:
