@@ -192,6 +192,8 @@ def _open(
         is_of_range = error.status == 500 or (error.status in _OF_REQUESTS and not is_exact)
         if not call.range_header or not is_of_range:
             raise
+        # A call that failed after its last retry has released the slot.
+        slot.take_again(cancel=session.cancel)
         verdict, response = _send(replace(call, range_header=""), 0)
     if verdict is Verdict.RESTART:
         response.close()

@@ -88,8 +88,13 @@ class Slot:
                 host.waiting.remove(self)
                 host.changed.notify_all()
 
+    def take_again(self, *, cancel: CancelToken) -> None:
+        """Wait for a slot if this one was released."""
+        if not self._is_taken:
+            self.take(cancel=cancel)
+
     def note_served(self) -> None:
-        """Record that the host began to serve the transfer."""
+        """Record that the host began to serve the transfer, which holds the slot."""
         with self._host.changed:
             self._is_served = True
             self._host.served += 1

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from imagestore import CancelToken, Reference, TransferPolicy
-from imagestore.errors import OperationCancelledError, RegistryError
+from imagestore import CancelToken, Descriptor, Digest, Reference, TransferPolicy
+from imagestore.errors import OperationCancelledError, RegistryError, RegistryUnavailableError
 from imagestore.registry.limits import TransferSlots
 from tests.support.streams import drain
 from tests.unit.registry.wire import CONTENT, LAYER, ONE, OTHER, MakeBench, Mirrored
@@ -151,3 +151,22 @@ def test_a_mirror_that_is_crowded_is_passed_over(make_bench: MakeBench) -> None:
             assert drain(second) == CONTENT
             assert second.hosts == ("registry.example",)
         assert drain(first) == CONTENT
+
+
+def test_a_blob_that_comes_without_ranges_after_server_errors_holds_a_slot(make_bench: MakeBench) -> None:
+    """Once, its call's last failure had released the slot, and the host seemed to serve a transfer for ever."""
+    content = bytes(range(64))
+    layer, refused = (Descriptor("application/octet-stream", Digest.of(each), 64) for each in (content, content[::-1]))
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if str(refused.digest) in request.url.path:
+            return httpx.Response(503)
+        return httpx.Response(500) if "Range" in request.headers else httpx.Response(200, content=content)
+
+    bench = make_bench(handle)
+    reference = Reference.parse("registry.example/team/app:1")
+    with bench.client.blob(reference, layer, offset=32, cancel=bench.cancel) as stream:
+        assert drain(stream) == content
+    token = CancelToken(60)
+    with pytest.raises(RegistryUnavailableError), bench.client.blob(reference, refused, cancel=token):
+        pass
