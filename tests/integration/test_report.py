@@ -25,6 +25,7 @@ pytestmark = pytest.mark.integration
 
 WIDTH, HEIGHT = 1200, 800
 FIRST_PAINT_MS = 1000
+MOST_BYTES = 5_000_000
 SETTINGS = config.loads(CONFIG, filename="config.toml", host=HOST)
 ENTER, ESCAPE, TAB = ("Enter", 13, "\r"), ("Escape", 27), ("Tab", 9)
 
@@ -45,6 +46,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         report = gather(store)
         path = folder / "report.html"
         path.write_text(pages.store_page(report, matrices(store, report)), "utf-8")
+    assert path.stat().st_size <= MOST_BYTES
     return path
 
 

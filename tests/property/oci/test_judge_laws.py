@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -180,8 +180,10 @@ def members(value: Any) -> set[type]:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_they_judge_each_member_alike_at_the_edges(name: str) -> None:
-    for *way, last in places(RIGHT[name]):
-        for value in EDGES:
+    is_thorough = settings.get_current_profile_name() == "thorough"
+    for position, (*way, last) in enumerate(places(RIGHT[name])):
+        # Without the thorough profile each place gets every second value.
+        for value in EDGES if is_thorough else EDGES[position % 2 :: 2]:
             document = copy.deepcopy(RIGHT[name])
             target: Any = document
             for step in way:

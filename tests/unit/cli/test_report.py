@@ -184,10 +184,11 @@ def test_names_of_a_configuration_stay_text(tmp_path: Path, line: Line) -> None:
     assert any("<s>" in row[2] for row in _tables(page)["Findings"])
 
 
-def test_a_thousand_images_and_a_wide_index_fit_the_bound(tmp_path: Path) -> None:
+def test_many_images_and_a_wide_index_have_closed_matrices(tmp_path: Path) -> None:
+    """The integration test has a thousand images and the bound of their page."""
     settings = config.loads(CONFIG, filename="config.toml", host=HOST)
     with ImageStore(tmp_path / "store", config=settings, host=HOST) as store:
-        fill(store, 1000, PROCESS)
+        fill(store, 100, PROCESS)
         put(store, wide_index(500), "registry.example/wide:1", HYPERV)
         report = gather(store)
         page = pages.store_page(report, matrices(store, report))
@@ -195,8 +196,8 @@ def test_a_thousand_images_and_a_wide_index_fit_the_bound(tmp_path: Path) -> Non
     read = html_page.read(page)
     _check(read)
     tables = [each for each in read.all("table") if each.children[0].text.startswith("Entries of ")]
-    assert len(tables) == 1001
-    assert sum(len(list(each.all("tr"))) - 1 for each in tables) == 8 * 1000 + 500
+    assert len(tables) == 101
+    assert sum(len(list(each.all("tr"))) - 1 for each in tables) == 8 * 100 + 500
     assert not [each for each in read.all("details") if "open" in each.attributes and len(list(each.all("tr"))) > 60]
 
 
