@@ -59,14 +59,17 @@ class _BlobFile(io.FileIO):
         super().__init__(path, "rb", opener=_without_links)
 
     def readinto(self, buffer: WriteableBuffer, /) -> int | None:
+        """See io.RawIOBase."""
         with damage_named(self._digest):
             return super().readinto(buffer)
 
     def readall(self) -> bytes:
+        """See io.RawIOBase."""
         with damage_named(self._digest):
             return super().readall()
 
     def close(self) -> None:
+        """See io.RawIOBase."""
         with translated("close its file", f"content {self._digest}"):
             super().close()
 

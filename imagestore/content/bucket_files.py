@@ -134,12 +134,15 @@ class BlobReader(io.RawIOBase):
         self._stream: BucketReader | None = opened
 
     def readable(self) -> bool:
+        """See io.IOBase."""
         return True
 
     def seekable(self) -> bool:
+        """See io.IOBase."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """See io.IOBase."""
         position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         if position < 0:
             raise ValueError(f"expected a position from the beginning on, got {position}")
@@ -149,9 +152,11 @@ class BlobReader(io.RawIOBase):
         return position
 
     def tell(self) -> int:
+        """See io.IOBase."""
         return self._position
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # narrower than Buffer
+        """See io.RawIOBase."""
         if self._position >= self._size:
             return 0
         try:
@@ -168,6 +173,7 @@ class BlobReader(io.RawIOBase):
         return count
 
     def close(self) -> None:
+        """See io.RawIOBase."""
         self._let_go()
         super().close()
 

@@ -80,7 +80,7 @@ class LocalDeleter:
         """
         deleted, waiting = Deleted(), deque(texts)
 
-        def delete(text: str) -> None:
+        def _delete(text: str) -> None:
             try:
                 deleted.sizes[text] = self.delete(text)
             except StoreError as error:
@@ -91,9 +91,9 @@ class LocalDeleter:
 
         if len(texts) < _FEWEST_FOR_THREADS:
             while waiting:
-                delete(waiting.popleft())
+                _delete(waiting.popleft())
         else:
-            work_off(self._threads, _THREADS, waiting, delete)
+            work_off(self._threads, _THREADS, waiting, _delete)
         deleted.left = [text for text in texts if text not in deleted.sizes and text not in deleted.failures]
         return deleted
 

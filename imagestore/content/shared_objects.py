@@ -212,6 +212,7 @@ class _Renewing:
         self._due = clock() + _RENEWAL_SECONDS
 
     def read(self, count: int, /) -> bytes:
+        """See io.RawIOBase."""
         if self._clock() >= self._due:
             self._renew()
             self._due = self._clock() + _RENEWAL_SECONDS

@@ -132,12 +132,12 @@ class MirrorApp:
             return web.Response(status=307, headers={**_headers(digest), "Location": location})
         found = await self._mirror.blobs.open(repository, digest)
 
-        def served(byte_count: int) -> None:
+        def _served(byte_count: int) -> None:
             # The other replica counts what it serves to its client.
             if not repository.is_for_replica:
                 self._mirror.counters.count("served_bytes", repository.upstream.name, byte_count)
 
-        return await _send_blob(request, found, headers, served)
+        return await _send_blob(request, found, headers, _served)
 
     async def _tags(self, request: web.Request) -> web.Response:
         repository = self._repository(request)

@@ -184,11 +184,11 @@ class BlobRequests:
         upstream, reference = repository.upstream, repository.reference(str(digest))
         owner = repository.owner(str(digest))
 
-        def find(client: RegistryClient, part: CancelToken) -> Descriptor:
+        def _find(client: RegistryClient, part: CancelToken) -> Descriptor:
             return client.find_blob(reference, digest, cancel=part)
 
-        def ask(store: ImageStore, token: CancelToken) -> Descriptor:
-            found, _ = repository.table.ask(upstream, owner, find, cancel=token)
+        def _ask(store: ImageStore, token: CancelToken) -> Descriptor:
+            found, _ = repository.table.ask(upstream, owner, _find, cancel=token)
             put = functools.partial(
                 self._catalogue.put_document, upstream.name, repository.name, found, (), now=time.time()
             )
@@ -202,7 +202,7 @@ class BlobRequests:
             self._retention.release_unwanted(store, upstream.name, [digest])
             return found
 
-        return await self._shared.once(("blob", repository.name, str(digest), owner), upstream, ask, owner=owner)
+        return await self._shared.once(("blob", repository.name, str(digest), owner), upstream, _ask, owner=owner)
 
 
 def _close_found(looking: asyncio.Task[tuple[Descriptor | None, BlobSource | None]]) -> None:

@@ -55,15 +55,9 @@ class KnownContent:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Room for a blob that is being fetched, one for each fetch. Several for one blob count once.
+    """Room for a blob of ``size`` bytes that the replica ``owner`` is fetching; several for one blob count once.
 
-    Attributes:
-        id: unlike any other.
-        owner: the replica that fetches.
-        upstream: whose quota it counts against.
-        digest: of the blob.
-        size: of the blob, in bytes.
-        ends_at: seconds since 1970; from then on it doesn't count, since its replica is dead.
+    It doesn't count from ``ends_at`` on (seconds since 1970), since its replica is dead then.
     """
 
     id: str
@@ -263,9 +257,8 @@ class Catalogue:
 
     def evicted(self, upstream: str) -> tuple[EvictedContent, ...]:
         """Content that this replica or another one evicted, and that is still under the lease."""
-        return tuple(
-            EvictedContent(Digest.parse(text), mark) for text, mark in self._query(sql.LEAVING, upstream=upstream)
-        )
+        rows = self._query(sql.LEAVING, upstream=upstream)
+        return tuple(EvictedContent(Digest.parse(text), mark) for text, mark in rows)
 
     def forget_evicted(self, upstream: str, released: Sequence[EvictedContent]) -> None:
         """Note that evicted content was taken from the lease; content that was evicted once more since then stays."""
@@ -276,30 +269,19 @@ class Catalogue:
 
     def wanted(self, upstream: str, digests: Collection[Digest], *, now: float) -> frozenset[Digest]:
         """Those of some digests that a document of the upstream is or names, or that a live reservation is for."""
-
-        def _look(transaction: Transaction) -> frozenset[Digest]:
-            values: Values = {"upstream": upstream, "now": now}
-            return frozenset(each for each in digests if transaction.rows(sql.WANTED, {**values, "digest": str(each)}))
-
-        return self._database.read(_look)
+        return self._database.read(lambda transaction: _wanted(transaction, upstream, digests, now))
 
     def evict_unwanted(self, upstream: str, digests: Collection[Digest], *, now: float) -> bool:
         """Evict those of some digests that ``wanted`` doesn't return; whether there were any."""
-        if len(self.wanted(upstream, digests, now=now)) == len(set(digests)):
-            return False
 
         def _look_and_evict(transaction: Transaction) -> bool:
             transaction.lock(upstream)
-            values: Values = {"upstream": upstream, "now": now}
-            unwanted = [
-                str(each) for each in digests if not transaction.rows(sql.WANTED, {**values, "digest": str(each)})
-            ]
-            if unwanted:
-                transaction.tell()
-                _evict(transaction, upstream, unwanted)
+            unwanted = set(digests) - _wanted(transaction, upstream, digests, now)
+            transaction.tell()
+            _evict(transaction, upstream, [str(each) for each in unwanted])
             return bool(unwanted)
 
-        return self._database.write(_look_and_evict)
+        return set(digests) != self.wanted(upstream, digests, now=now) and self._database.write(_look_and_evict)
 
     def forget_unnamed(self, upstream: str) -> None:
         """Evict content that no document names, as ``distrust`` leaves it."""
@@ -341,15 +323,20 @@ class Catalogue:
         return self._answers.get((query, *values.values()), lambda: self._query(query, **values))
 
     def _change(self, statement: str, **values: object) -> None:
-        def change(transaction: Transaction) -> None:
+        def _change(transaction: Transaction) -> None:
             transaction.tell()
             transaction.run(statement, values)
 
-        self._database.write(change)
+        self._database.write(_change)
 
     def _run(self, statement: str, **values: object) -> None:
         """Change rows on which no remembered answer depends."""
         self._database.write(lambda transaction: transaction.run(statement, values))
+
+
+def _wanted(transaction: Transaction, upstream: str, digests: Collection[Digest], now: float) -> frozenset[Digest]:
+    values: Values = {"upstream": upstream, "now": now}
+    return frozenset(each for each in digests if transaction.rows(sql.WANTED, {**values, "digest": str(each)}))
 
 
 def _put_document(transaction: Transaction, upstream: str, name: str, document: Descriptor, now: float) -> None:

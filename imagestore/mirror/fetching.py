@@ -235,29 +235,29 @@ class BlobFetcher:
         upstreams, upstream = repository.table, repository.upstream
         queue = _queue_of(upstream, owner)
 
-        def received(count: int) -> None:
+        def _received(count: int) -> None:
             self._advanced[queue] = self._loop.time()
             self._counters.count("fetched_bytes", upstream.name, count)
             upstreams.throttle(upstream, count, cancel=token)
 
-        def replicated(count: int) -> None:
+        def _replicated(count: int) -> None:
             self._advanced[queue] = self._loop.time()
             upstreams.note_success(owner)
             self._counters.count("replicated_bytes", upstream.name, count)
 
-        def read(count: int) -> None:
+        def _read(count: int) -> None:
             self._advanced[queue] = self._loop.time()
             self._counters.count("bucket_read_bytes", upstream.name, count)
 
         found = []
         if owner:
             client, seconds = upstreams.client(upstream, owner), upstreams.owner_seconds
-            found.append(Source(client, replicated, seconds, lambda: upstreams.note_failure(owner)))
+            found.append(Source(client, _replicated, seconds, lambda: upstreams.note_failure(owner)))
         if self._bucket is not None:
-            found.append(Source(self._bucket, read))
+            found.append(Source(self._bucket, _read))
         admit = functools.partial(upstreams.admit, upstream, cancel=token)
         client = upstreams.client(upstream, "")
-        return [*found, Source(client, received, opening_seconds=_OPENING_SECONDS, before=admit)]
+        return [*found, Source(client, _received, opening_seconds=_OPENING_SECONDS, before=admit)]
 
 
 def _queue_of(upstream: Upstream, owner: str) -> str:

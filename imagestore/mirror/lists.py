@@ -85,11 +85,11 @@ class ListSource:
         if clock() - listed_at < upstream.fresh_seconds:
             return cast("T", value)
 
-        def asked(_: ImageStore, token: CancelToken) -> T:
+        def _asked(_: ImageStore, token: CancelToken) -> T:
             answer, _is_owners = repository.table.ask(upstream, "", ask, cancel=token)
             return answer
 
-        found = await self._shared.once(key, upstream, asked)
+        found = await self._shared.once(key, upstream, _asked)
         if len(self._lists) >= _MOST_LISTS:
             self._lists.clear()
         self._lists[key] = (clock(), found)

@@ -154,7 +154,7 @@ class Mirror:
         owner = repository.owner(str(reference.digest or reference))
         known = cached.descriptor if cached is not None else None
 
-        def ask(store: ImageStore, token: CancelToken) -> ServedDocument:
+        def _ask(store: ImageStore, token: CancelToken) -> ServedDocument:
             return self._documents.ask(store, repository, reference, owner=owner, known=known, cancel=token)
 
         key = ("document", text, owner)
@@ -162,7 +162,7 @@ class Mirror:
         # With a stale document to serve, a client needn't wait the whole answer time.
         share = 1.0 if stale is None else 0.5
         try:
-            found = await self._shared.once(key, upstream, ask, owner=owner, share=share)
+            found = await self._shared.once(key, upstream, _ask, owner=owner, share=share)
         except ReferenceNotFoundError:
             raise
         except ImageStoreError as error:
@@ -211,11 +211,11 @@ class Mirror:
         """Fetch the manifests that the upstream's handlers and platforms choose of an index, and their blobs."""
         upstream = repository.upstream
 
-        def choose(store: ImageStore, token: CancelToken) -> tuple[Descriptor, ...]:
+        def _choose(store: ImageStore, token: CancelToken) -> tuple[Descriptor, ...]:
             return wanted_manifests(store, upstream, reference, index, repository.table.client(upstream, ""), token)
 
         try:
-            for manifest in await self._shared.once(("prefetch", str(reference)), upstream, choose):
+            for manifest in await self._shared.once(("prefetch", str(reference)), upstream, _choose):
                 by_digest = repository.reference(str(manifest.digest))
                 found, _ = await self._found_document(repository, by_digest)
                 for part in await asyncio.to_thread(named_by, found.descriptor, found.raw):

@@ -104,14 +104,14 @@ class SharedWork:
     async def _run(self, upstream: Upstream, ask: Callable[[ImageStore, CancelToken], T], owner: str) -> T:
         until = time.monotonic() + _ASK_SECONDS
 
-        def run() -> T:
+        def _run() -> T:
             in_queue = CancelToken(max(0.0, until - time.monotonic()))
             with self._workers.lend() as store, self.operations.joined(in_queue) as token:
                 token.check()
                 return ask(store, token)
 
         threads = self.threads(upstream)
-        return await self._loop.run_in_executor(threads.replica_askers if owner else threads.askers, run)
+        return await self._loop.run_in_executor(threads.replica_askers if owner else threads.askers, _run)
 
     def threads(self, upstream: Upstream) -> UpstreamThreads:
         """The threads of an upstream, made when they are first needed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from pathlib import Path
 
 import grimp
@@ -18,6 +19,7 @@ ROOMS = {
 }
 BESIDE = {"__init__.py", "__main__.py", "_version.py", "aio.py", "errors.py", "py.typed"}
 MOST_LINES = 80
+MOST_MODULE_LINES = 380
 
 
 def test_the_package_has_its_rooms_and_nothing_else() -> None:
@@ -79,3 +81,39 @@ def test_every_module_of_a_room_has_a_docstring_of_its_own() -> None:
         assert text, path
         assert text not in texts, (path, texts[text])
         texts[text] = path
+
+
+def test_the_map_of_the_architecture_names_modules_that_exist() -> None:
+    text = (TOP.parent / "ARCHITECTURE.md").read_text("utf-8")
+    rows = re.findall(r"^\| \d \| `([a-z]+)/` \| (.*) \|$", text, re.MULTILINE)
+    assert {room for room, _ in rows} >= ROOMS - {"util"}
+    missing = [
+        f"{room}: {name}"
+        for room, names in rows
+        for name in re.findall(r"`([a-z_0-9/]+)`", names)
+        if not list((TOP / room).rglob(f"{name.rstrip('/')}*")) and name not in {"serve", "ctr"}
+    ]
+    assert missing == []
+
+
+def test_no_module_is_longer_than_the_limit() -> None:
+    """Except ImageStore, a facade of documented methods."""
+    long = {
+        str(path.relative_to(TOP)): lines
+        for path in TOP.rglob("*.py")
+        if "_proto" not in path.parts and (lines := path.read_text("utf-8").count("\n")) > MOST_MODULE_LINES
+    }
+    assert long.keys() == {"store/image_store.py"}, long
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    without = [
+        f"{path.relative_to(TOP)}:{node.lineno} {node.name}"
+        for path in TOP.rglob("*.py")
+        if "_proto" not in path.parts
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and not node.name.startswith("_")
+        and not ast.get_docstring(node)
+    ]
+    assert without == []

@@ -89,6 +89,7 @@ class _Gzip:
 
     @property
     def eof(self) -> bool:
+        """As of zlib's decompression objects."""
         return self._decoder.eof
 
     @property
@@ -98,6 +99,7 @@ class _Gzip:
 
     @property
     def unused_data(self) -> bytes:
+        """As of zlib's decompression objects."""
         return self._decoder.unused_data
 
     def decompress(self, data: bytes, max_length: int = -1) -> bytes:

@@ -149,15 +149,15 @@ def _is_id(text: str) -> bool:
 
 
 def _mounts() -> Iterator[dict[str, Any]]:
-    def mount(place: str, kind: str, source: str, *options: str) -> dict[str, Any]:
+    def _mount(place: str, kind: str, source: str, *options: str) -> dict[str, Any]:
         return {"destination": place, "type": kind, "source": source, "options": list(options)}
 
-    yield mount("/proc", "proc", "proc", *_SAFE)
-    yield mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k")
+    yield _mount("/proc", "proc", "proc", *_SAFE)
+    yield _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k")
     pts = ("nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5")
-    yield mount("/dev/pts", "devpts", "devpts", *pts)
-    yield mount("/dev/shm", "tmpfs", "shm", *_SAFE, "mode=1777", "size=65536k")  # noqa: S108 - a container's own
-    yield mount("/dev/mqueue", "mqueue", "mqueue", *_SAFE)
-    yield mount("/sys", "sysfs", "sysfs", *_SAFE, "ro")
-    yield mount("/sys/fs/cgroup", "cgroup", "cgroup", *_SAFE, "relatime", "ro")
-    yield mount("/run", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k")
+    yield _mount("/dev/pts", "devpts", "devpts", *pts)
+    yield _mount("/dev/shm", "tmpfs", "shm", *_SAFE, "mode=1777", "size=65536k")  # noqa: S108 - a container's own
+    yield _mount("/dev/mqueue", "mqueue", "mqueue", *_SAFE)
+    yield _mount("/sys", "sysfs", "sysfs", *_SAFE, "ro")
+    yield _mount("/sys/fs/cgroup", "cgroup", "cgroup", *_SAFE, "relatime", "ro")
+    yield _mount("/run", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k")

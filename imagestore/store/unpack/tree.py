@@ -243,11 +243,11 @@ class Tree:
     def make_link(self, folder: Folder, name: str, target: str) -> int:
         """A symbolic link in the place of anything else; returns the descriptor of the folder that has it."""
 
-        def make(above: Folder) -> int:
+        def _make(above: Folder) -> int:
             os.symlink(target, name, dir_fd=above.descriptor)
             return above.descriptor
 
-        return self._replacing(folder, name, make)
+        return self._replacing(folder, name, _make)
 
     def make_node(self, folder: Folder, name: str, kind: int, device: int) -> int:
         """A device or a FIFO in the place of anything else.
@@ -259,11 +259,11 @@ class Tree:
             The descriptor of the folder that has it.
         """
 
-        def make(above: Folder) -> int:
+        def _make(above: Folder) -> int:
             os.mknod(name, kind | 0o600, device, dir_fd=above.descriptor)
             return above.descriptor
 
-        return self._replacing(folder, name, make)
+        return self._replacing(folder, name, _make)
 
     def make_hard_link(self, parts: Parts, target: Parts) -> None:
         """A second name for a file of the tree, in the place of anything else.
@@ -275,7 +275,7 @@ class Tree:
         if not target or parts == target:
             raise DocumentError(self.what, [f"{text}: itself, or the root"])
 
-        def make(_: Folder) -> None:
+        def _make(_: Folder) -> None:
             # To reach one folder may close the other one.
             source = os.dup(self.folder(target[:-1], is_making=False))
             try:
@@ -285,7 +285,7 @@ class Tree:
                 os.close(source)
 
         try:
-            self._replacing(self.reached(parts[:-1]), parts[-1], make)
+            self._replacing(self.reached(parts[:-1]), parts[-1], _make)
         except (FileNotFoundError, NotADirectoryError):
             raise DocumentError(self.what, [f"{text}, which isn't there"]) from None
         except PermissionError:

@@ -30,6 +30,7 @@ class _Chaos:
         self._done: collections.Counter[str] = collections.Counter()
 
     def inject(self, request: Request, reply: Reply) -> Reply:
+        """See FaultInjector."""
         if reply.kind not in _KINDS or reply.status not in (200, 206):
             return reply
         address = f"{request.method} {request.host}{request.path}"

@@ -282,6 +282,7 @@ class _JsonRedactor:
     is_strict: bool
 
     def value(self, value: object, path: str = "", *, is_free: bool = False) -> object:
+        """The redacted form of a value; ``path`` names its place in errors."""
         if isinstance(value, dict):
             return {
                 key: self._member(key, one, f"{path}.{shown_name(key)}", is_free=is_free) for key, one in value.items()
