@@ -67,7 +67,7 @@ def cancelled_by_signals(*, deadline_seconds: float | None = None) -> Iterator[C
         if first is not None and now - first >= _PATIENCE_SECONDS:
             raise KeyboardInterrupt
         first = now if first is None else first
-        token.cancel_beside("interrupted")
+        token.cancel_from_signal("interrupted")
 
     before = {number: signal.signal(number, _cancel) for number in _heard()}
     try:

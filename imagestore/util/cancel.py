@@ -65,7 +65,7 @@ class CancelToken:
     def cancel(self, reason: str = "the operation was cancelled") -> None:
         """End the operation: later checks raise, waits end, registered callbacks run once.
 
-        A signal handler calls cancel_beside() instead.
+        A signal handler calls cancel_from_signal() instead.
         """
         with self._lock:
             if self._reason is not None:
@@ -79,7 +79,7 @@ class CancelToken:
             for callback in reversed(callbacks):
                 stack.callback(callback)
 
-    def cancel_beside(self, reason: str) -> None:
+    def cancel_from_signal(self, reason: str) -> None:
         """As cancel(), for signal handlers: in a thread of its own, and so perhaps a moment later.
 
         The interrupted thread may hold the lock of this token or of a connection; to wait for it would be a deadlock.

@@ -73,7 +73,7 @@ class Database:
         self.ballast = Ballast(path.with_name("ballast"))
         self.access = DatabaseAccess(path)
         self.opened = Opened(path)
-        self.journal = RecordJournal.beside(path)
+        self.journal = RecordJournal.of_database(path)
         self.changes = ChangeLog(self.journal, is_rebuilding=is_rebuilding)
         self._queue = WriteQueue(path.with_name("waiting"))
         self._lock = threading.RLock()

@@ -47,7 +47,7 @@ class RecordJournal:
         self.path = path
 
     @classmethod
-    def beside(cls, database: Path) -> Self:
+    def of_database(cls, database: Path) -> Self:
         """The journal of a database."""
         return cls(database.with_name(JOURNAL))
 

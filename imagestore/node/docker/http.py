@@ -206,7 +206,7 @@ class EngineConnection:
             raise ImageServiceError(f"{asked}: redirects to an address that can't be read") from error
 
     def _knock(self, cancel: CancelToken | None) -> None:
-        """See whether anybody listens: httpcore leaves the sockets open whose connection failed."""
+        """Check that the engine listens: httpcore leaves sockets open whose connection failed."""
         give_up_at = time.monotonic() + self._timeout
         with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
             probe.settimeout(self._timeout)

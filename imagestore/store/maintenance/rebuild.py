@@ -75,7 +75,7 @@ def _refuse_without_content(root: Path) -> None:
     if next(names(root / "content" / "blobs"), None) is not None:
         return
     path = root / "metadata.db"
-    journaled = RecordJournal.beside(path).read()
+    journaled = RecordJournal.of_database(path).read()
     if location.has_database(path) or journaled.candidates or journaled.unreadable:
         raise StoreError(
             f"{root / 'content'}: has no content, so no record could be restored; nothing was rebuilt",
@@ -89,7 +89,7 @@ def _rebuilt(root: Path, *, is_forced: bool) -> RebuildReport:
     content = LocalContentStore(root / "content", root / "locks")
     fresh = path.with_name("metadata.db.rebuilt")
     _remove(fresh)
-    has_journal = RecordJournal.beside(path).has_entries()
+    has_journal = RecordJournal.of_database(path).has_entries()
     try:
         with contextlib.closing(SqliteMetadataStore(fresh, is_rebuilding=True)) as metadata:
             report = Restorer(metadata, content, is_forced).restore(has_journal=has_journal)
@@ -123,7 +123,7 @@ def _is_whole(path: Path, *, is_reindexing: bool = False) -> bool:
     except SchemaTooNewError:
         raise
     except ForeignDatabaseError:
-        if RecordJournal.beside(path).has_entries():
+        if RecordJournal.of_database(path).has_entries():
             return False  # it is ours: only the mark in its header was damaged
         raise
     except StoreCorruptError:

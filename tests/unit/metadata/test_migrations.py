@@ -148,7 +148,7 @@ def test_an_older_database_beside_its_journal_is_not_taken_for_one_that_is_gone(
     """Every store in use has a journal; its images must be there after the program was updated."""
     path = tmp_path / "metadata.db"
     version_2(path)
-    RecordJournal.beside(path).append([journal_lines.labels(1, Digest.parse(LAYER), {"key": "value"})])
+    RecordJournal.of_database(path).append([journal_lines.labels(1, Digest.parse(LAYER), {"key": "value"})])
     with contextlib.closing(SqliteMetadataStore(path)) as store:
         assert [record.reference for record in store.images.find()] == ["registry.example/a:1"]
 

@@ -239,6 +239,6 @@ def test_lines_of_a_transaction_that_died_are_not_added_to_a_whole_database(root
     with ImageStore(root) as store:
         (record,) = [image.record for image in store.list(name=OTHER)]
         store.remove(OTHER, runtime_handler="kata")
-        number = RecordJournal.beside(root / "metadata.db").committed() + 1
-        RecordJournal.beside(root / "metadata.db").append([journal_lines.put(number, record)])
+        number = RecordJournal.of_database(root / "metadata.db").committed() + 1
+        RecordJournal.of_database(root / "metadata.db").append([journal_lines.put(number, record)])
     assert rebuild(root).restored == ()

@@ -606,7 +606,9 @@ def test_another_programs_database_is_not_rebuilt_over(tmp_path: Path) -> None:
     with pytest.raises(StoreCorruptError, match="another program's"):
         rebuild(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["metadata.db"]
-    RecordJournal.beside(tmp_path / "metadata.db").append([journal_lines.labels(1, Digest.of(b"x"), {"key": "value"})])
+    RecordJournal.of_database(tmp_path / "metadata.db").append(
+        [journal_lines.labels(1, Digest.of(b"x"), {"key": "value"})]
+    )
     (tmp_path / "content" / "blobs" / "sha256").mkdir(parents=True)
     (tmp_path / "content" / "blobs" / "sha256" / ("0" * 64)).touch()
     assert rebuild(tmp_path).kept_as == tmp_path / "metadata.db.damaged-1"
