@@ -10,6 +10,7 @@ that the client can raise the same error. Both come from outside: data of an une
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,7 +82,7 @@ _BY_CODE: Final[Mapping[grpc.StatusCode, Callable[[str], ImageStoreError]]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidInputError,
     grpc.StatusCode.NOT_FOUND: NotFoundError,
     grpc.StatusCode.ALREADY_EXISTS: AlreadyExistsError,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: RateLimitedError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: functools.partial(RateLimitedError, status=429),
     grpc.StatusCode.PERMISSION_DENIED: AccessDeniedError,
     grpc.StatusCode.UNAUTHENTICATED: AuthenticationError,
     grpc.StatusCode.DATA_LOSS: IntegrityError,
