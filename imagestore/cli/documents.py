@@ -149,8 +149,10 @@ def image_config(app: App, source: _Source, reference: str, output: str) -> None
 def digest(app: App, source: _Source, reference: str, output: str) -> None:
     """Print the digest that REFERENCE leads to now; with a handler or a platform that of the manifest it would get."""
     descriptor = source.chosen(app, reference)[0] if source.is_chosen else source.target(app, reference)[0]
-    shown = {"reference": str(Reference.parse(reference)), "descriptor": descriptor.members()}
-    render.show(output, shown, [str(descriptor.digest)])
+    if output == "json":
+        render.dump_json({"reference": str(Reference.parse(reference)), "descriptor": descriptor.members()})
+    else:
+        print(descriptor.digest)
 
 
 @click.command()

@@ -116,9 +116,9 @@ class Catalogue:
         found = self._remembered(sql.TAG, name=name, tag=tag)
         return CachedTag(_descriptor(found[0]), found[0][3]) if found else None
 
-    def document(self, name: str, digest: Digest) -> Descriptor | None:
-        """An index or manifest of a repository, or a blob that was asked for on its own."""
-        found = self._remembered(sql.DOCUMENT, name=name, digest=str(digest))
+    def document(self, name: str, digest: Digest, *, is_fresh: bool = False) -> Descriptor | None:
+        """An index or manifest of a repository, or a blob that was asked for alone; ``is_fresh`` reads the rows."""
+        found = (self._query if is_fresh else self._remembered)(sql.DOCUMENT, name=name, digest=str(digest))
         return _descriptor(found[0]) if found else None
 
     def known(self, upstream: str, name: str, digest: Digest) -> KnownContent | None:

@@ -148,7 +148,7 @@ class DocumentSource:
             )
         named = self._note(store, repository, target, raw, tag="" if reference.digest is not None else reference.tag)
         self._keep(store, target, raw, cancel)
-        self._retention.release_unwanted(store, repository.upstream.name, named)
+        self._release_if_evicted(store, repository, named)
         return ServedDocument(target, raw, is_new=is_new)
 
     def _by_digest(self, store: ImageStore, repository: Repository, digest: Digest) -> ServedDocument | None:
@@ -161,14 +161,18 @@ class DocumentSource:
             return None
         if self._catalogue.document(repository.name, digest) is None:
             # It was fetched for another repository of the upstream; from now on it belongs to this one, too.
-            named = self._note(store, repository, known, raw, tag="")
-            self._retention.release_unwanted(store, repository.upstream.name, named)
+            self._release_if_evicted(store, repository, self._note(store, repository, known, raw, tag=""))
         return ServedDocument(known, raw)
+
+    def _release_if_evicted(self, store: ImageStore, repository: Repository, named: list[Digest]) -> None:
+        """Release what ``_note`` leased if another replica has evicted the document since it was noted."""
+        if self._catalogue.document(repository.name, named[0], is_fresh=True) is None:
+            self._retention.release_unwanted(store, repository.upstream.name, named)
 
     def _note(
         self, store: ImageStore, repository: Repository, target: Descriptor, raw: bytes, *, tag: str
     ) -> list[Digest]:
-        """Note a document, and lease it and all that it names; their digests."""
+        """Note a document, and lease it and all that it names; their digests, the document's first."""
         parts, now = named_by(target, raw), self._clock()
         self._catalogue.put_document(repository.upstream.name, repository.name, target, parts, tag=tag, now=now)
         named = [target.digest, *(part.digest for part in parts)]

@@ -118,6 +118,7 @@ class Mirror:
         """
         before, fills = self.upstreams, self._fetcher.under_way()
         await self._workers.quick(self._open_table)
+        before.replace_by(self.upstreams)
         self.lists.forget()
         self._resting.clear()
         self._spawn(self._close_later(before, fills))

@@ -81,16 +81,21 @@ class Repository:
     """A repository that a client asks for.
 
     Attributes:
-        table: that has its upstream.
+        found_in: the table when the request came.
         upstream: that has the repository.
         path: its name there.
         is_for_replica: the client is another replica; then no third replica is asked.
     """
 
-    table: Upstreams
+    found_in: Upstreams
     upstream: Upstream
     path: str
     is_for_replica: bool = False
+
+    @property
+    def table(self) -> Upstreams:
+        """The table now: a request outlives reloads, and each of its steps follows the newest configuration."""
+        return self.found_in.newest()
 
     @property
     def name(self) -> str:
@@ -128,11 +133,23 @@ class Upstreams:
         self._lock = threading.Lock()
         self._clients: dict[tuple[str, str], RegistryClient] = {}
         self._resting: dict[str, float] = {}
+        self._successor: Upstreams | None = None
         self._failures: Counter[str] = Counter()
         self._read = reader_for(config)
         limits = self.settings.upstreams.values()
         self._requests = {each.name: RateLimit(each.requests_per_second) for each in limits if each.requests_per_second}
         self._bytes = {each.name: RateLimit(each.bytes_per_second) for each in limits if each.bytes_per_second}
+
+    def replace_by(self, successor: Upstreams) -> None:
+        """Note the table of a reload, for requests that found their repository in this one."""
+        self._successor = successor
+
+    def newest(self) -> Upstreams:
+        """The table that replaced this one, and so on; itself if none did."""
+        table = self
+        while table._successor is not None:
+            table = table._successor
+        return table
 
     def repository(self, path: str, namespace: str, *, is_for_replica: bool) -> Repository:
         """The repository that a request means.

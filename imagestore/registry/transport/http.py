@@ -18,7 +18,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+from http.cookiejar import CookieJar
 from typing import TYPE_CHECKING, Final
 
 import httpx
@@ -35,7 +35,9 @@ from imagestore.registry.transport.proxy import ProxiedTransport, ProxyRules
 
 if TYPE_CHECKING:
     import ssl
+    import urllib.request
     from collections.abc import Iterator
+    from http.client import HTTPResponse
 
     from imagestore.util.cancel import CancelToken
 
@@ -75,9 +77,7 @@ class HttpSender:
         self._proxies = ProxyRules.from_environment() if proxies is None else proxies
         self._timeouts = timeouts or Timeouts()
         self._unix_socket = unix_socket
-        # A registry's cookies are never stored, so never sent back.
-        cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-        self._client = httpx.Client(transport=_ChosenTransport(), cookies=cookies, trust_env=False)
+        self._client = httpx.Client(transport=_ChosenTransport(), cookies=_NoCookies(), trust_env=False)
         self._lock = threading.Lock()
         self._contexts: dict[ConnectionSettings, tuple[tls.Stamp, ssl.SSLContext]] = {}
         self._transports: dict[object, tuple[ssl.SSLContext | None, httpx.BaseTransport]] = {}
@@ -281,6 +281,13 @@ class _PartedBody(httpx.SyncByteStream):
 
 
 # httpx logs URLs with their queries, which may be signatures. Its records of other requests in the process stay.
+class _NoCookies(CookieJar):
+    """A registry's cookies are never read, so never sent back; the standard parser warns about hostile ones."""
+
+    def extract_cookies(self, response: HTTPResponse, request: urllib.request.Request) -> None:
+        """See http.cookiejar.CookieJar; does nothing."""
+
+
 logging.getLogger("httpx").addFilter(lambda _: not _is_ours.get())
 
 

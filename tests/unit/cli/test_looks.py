@@ -53,6 +53,8 @@ def test_documents_of_the_store_are_those_that_were_pulled(pulled: Line) -> None
     assert _sha256(_raw(pulled, "manifest", pulled.python, *handler)) == shown["manifest"]["digest"]
     assert _sha256(_raw(pulled, "image-config", pulled.python, *handler)) == shown["id"]
     assert pulled.json("digest", pulled.python, "--local")["descriptor"] == shown["target"]
+    image_id = pulled.json("inspecti", pulled.python)["id"].removeprefix("sha256:")
+    assert pulled("digest", image_id, "--local").startswith("sha256:")
     pulled("manifest", pulled.python, "--local", "--platform", "linux/amd64", status=2)
 
 

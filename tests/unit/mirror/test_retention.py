@@ -156,6 +156,15 @@ def test_a_new_table_lets_go_of_nothing_that_is_being_noted(tmp_path: Path) -> N
             assert other in store.metadata.leases.content(lease)
 
 
+def test_a_request_follows_the_table_of_a_reload(tmp_path: Path) -> None:
+    with RegistryServer(IMAGES) as upstream, running_mirror(tmp_path, mirror_table({upstream.address: ""})) as mirror:
+        before = mirror.mirror.upstreams
+        repository = before.repository("app", upstream.address, is_for_replica=False)
+        mirror.call(mirror.mirror.reload())
+        assert repository.table is mirror.mirror.upstreams
+        assert repository.table is not before
+
+
 def test_what_is_here_is_served_though_its_use_cannot_be_noted(tmp_path: Path) -> None:
     with RegistryServer(IMAGES) as upstream:
         table = mirror_table({upstream.address: ""})
