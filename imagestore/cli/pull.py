@@ -10,7 +10,7 @@ import click
 import imagestore.platforms as platforms
 from imagestore.cli import completion, describe, options, render
 from imagestore.cli.app import App, pass_app
-from imagestore.cli.exit_codes import ExitStatus, note, say_untried
+from imagestore.cli.exit_codes import ExitStatus, note, say_untried, warn
 from imagestore.cli.options import (
     access_options,
     duration_option,
@@ -22,6 +22,7 @@ from imagestore.cli.options import (
 )
 from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
+from imagestore.config.findings import Severity
 from imagestore.errors import ImageStoreError
 from imagestore.oci.reference import Reference
 from imagestore.registry.events import Noticed
@@ -98,6 +99,8 @@ def pull(
     host = _single_host((reference for reference, _ in work), creds_stdin=creds_stdin)
     app.credentials = options.lookup(host, creds_stdin=creds_stdin, anonymous=anonymous)
     app.bytes_per_second = limit_rate
+    # A misspelt member of a guest platform decides what is pulled.
+    warn("", [str(each) for each in app.config.findings if each.severity is Severity.WARNING])
     if dry_run:
         return _plan(app, work, platform, deadline, output)
     style = "none" if quiet else progress

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from imagestore._version import __version__
+from imagestore.config.findings import Severity
 from imagestore.containerd.service import add_proxy_content
 from imagestore.errors import ImageStoreError, InvalidInputError, ServerError
 from imagestore.server.calls import CallInterceptor, CallWatch
@@ -142,7 +143,10 @@ class ServerProcess:
         names = [f"unix://{each.path}" for each in self._sockets]
         if self._mirror is not None:
             names.append(self._mirror.url)
-        log.info("serving", extra={"sockets": names, "services": list(services.names), "version": __version__})
+        offered = list(services.names) if self._sockets else []
+        log.info("serving", extra={"sockets": names, "services": offered, "version": __version__})
+        with self._workers.lend() as store:
+            _log_findings(store.config)
         self._notifier.ready(f"serving at {', '.join(names)}")
         stop = asyncio.create_task(self._stop_wanted.wait())
         try:
@@ -214,6 +218,7 @@ class ServerProcess:
             await self._mirror.reload()
         handlers = sorted(store.config.handlers)
         log.info("reloaded", extra={"handlers": handlers})
+        _log_findings(store.config)
         if self._metrics is not None:
             self._metrics.reloaded("success")
         return f"reloaded; runtime handlers: {', '.join(handlers)}"
@@ -314,3 +319,10 @@ def raise_descriptor_limit() -> None:
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _log_findings(config: Config) -> None:
+    """Log warnings about the configuration, such as a misspelt member of a guest platform."""
+    for finding in config.findings:
+        if finding.severity is Severity.WARNING:
+            log.warning("configuration warning", extra={"finding": str(finding), "hint": finding.hint})

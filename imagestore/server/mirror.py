@@ -44,7 +44,7 @@ class ServedMirror:
         except BaseException:
             await mirror.close()
             raise
-        shown = f"[{host}]" if ":" in host else host or "localhost"
+        shown = f"[{host}]" if ":" in host else host or "*"
         scheme = "https" if settings.certificate else "http"
         return cls(mirror, listener, f"{scheme}://{shown}:{listener.port}")
 

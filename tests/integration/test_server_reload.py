@@ -54,6 +54,18 @@ def test_reload_changes_handlers_and_keeps_the_records_of_removed_ones(tmp_path:
         assert client.list() == []
 
 
+def test_a_misspelt_member_of_a_guest_platform_is_logged(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(CONFIG)
+    with serving(tmp_path / "root", config=config) as server:
+        config.write_text(CONFIG.replace("OSVersion =", "OsVersoin ="))
+        server.send(signal.SIGHUP)
+        server.hear("READY=1")
+        (line,) = server.log("configuration warning")
+        assert "OsVersoin" in str(line["finding"])
+        assert "OSVersion" in f"{line['finding']} {line['hint']}"
+
+
 def test_a_fifo_as_configuration_holds_up_neither_reload_nor_stop(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(CONFIG.replace("runhcs-wcow-process", "runc"))

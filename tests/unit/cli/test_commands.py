@@ -495,3 +495,12 @@ HANDLERS_BY_CASE = (
     '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.HV]',
     'runtime_type = "io.containerd.runc.v2"',
 )
+
+
+def test_pull_warns_of_a_misspelt_member_of_the_guest_platform(line: Line) -> None:
+    line("pull", line.python, "--runtime-handler", HYPERV)
+    assert "warning" not in line.error
+    line.config.write_text(line.config.read_text().replace("OSVersion =", "OsVersoin ="))
+    line("pull", line.python, "--runtime-handler", HYPERV)
+    assert "warning: " in line.error
+    assert "OsVersoin" in line.error
