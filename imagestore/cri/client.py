@@ -108,6 +108,8 @@ class _Channel:
                 return call.result()
         except (grpc.RpcError, grpc.FutureCancelledError) as error:
             if _has_ended(token):
+                # The error is the call itself: with its traceback it would refer to itself, through our local names.
+                error.with_traceback(None)
                 return None
             status = error if isinstance(error, grpc.RpcError) else call
             raise error_of(status, endpoint=self.endpoint, method=name) from error
@@ -270,6 +272,7 @@ class CriImageService:
                 return _gathered(parts, self.endpoint)
         except grpc.RpcError as error:
             if _has_ended(cancel):
+                error.with_traceback(None)  # as in _Channel._answer
                 return None
             if not is_unimplemented(error):
                 raise error_of(error, endpoint=self.endpoint, method="StreamImages") from error
