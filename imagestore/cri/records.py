@@ -30,6 +30,7 @@ from imagestore.metadata.records import ListedImage
 from imagestore.metadata.sqlite.failures import CORRUPT_HINT
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Digest
+from imagestore.oci.image_config import chain_ids
 from imagestore.oci.reference import Reference
 from imagestore.store import record_lookup
 from imagestore.store.image import Image
@@ -185,19 +186,6 @@ def _user(raw: bytes) -> str:
     return name if len(name) <= _LONGEST_USER and is_utf8(name) else ""
 
 
-def chain_id(diff_ids: Sequence[Digest]) -> str:
-    """Identity of stacked layers; empty without layers.
-
-    >>> from imagestore.oci.digest import Digest
-    >>> chain_id([Digest.of(b"base")]) == str(Digest.of(b"base"))
-    True
-    """
-    chain = ""
-    for diff_id in map(str, diff_ids):
-        chain = str(Digest.of(f"{chain} {diff_id}".encode())) if chain else diff_id
-    return chain
-
-
 def verbose_info(record: ImageRecord, store: ImageStore) -> dict[str, str]:
     """The ``info`` of a verbose status: JSON texts by key.
 
@@ -222,5 +210,6 @@ def verbose_info(record: ImageRecord, store: ImageStore) -> dict[str, str]:
         return {"imagestore": json.dumps(own)}  # an artifact: its config describes no image
     except (ContentNotFoundError, IntegrityError) as error:
         return {"imagestore": json.dumps({**own, "damage": str(error)})}
-    shown = {"chainID": chain_id(config.diff_ids), "imageSpec": json.loads(config.raw)}
+    chains = chain_ids(config.diff_ids)
+    shown = {"chainID": chains[-1] if chains else "", "imageSpec": json.loads(config.raw)}
     return {"imagestore": json.dumps(own), "info": json.dumps(shown)}

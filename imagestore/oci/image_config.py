@@ -9,13 +9,13 @@ from imagestore.errors import DocumentError
 from imagestore.oci import media_types
 from imagestore.oci.decode import decode, in_turn, parse_with_faults, refuse_case_variants
 from imagestore.oci.descriptor import Descriptor, parse_platform
+from imagestore.oci.digest import Digest
 from imagestore.oci.typed_members import Members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Self
 
-    from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
     from imagestore.platforms.platform import Platform
 
@@ -162,4 +162,19 @@ def _without_nulls(settings: Members) -> dict[str, Any]:
     found: dict[str, Any] = {name: settings.texts(name) for name in _LISTS if settings.has(name)}
     if settings.has("Labels"):
         found["Labels"] = settings.labels("Labels")
+    return found
+
+
+def chain_ids(diff_ids: Sequence[Digest]) -> list[str]:
+    """The identity of stacked layers, for every height of the stack, the lowest first.
+
+    Source: image-spec, config.md, "Layer ChainID".
+
+    >>> from imagestore.oci.digest import Digest
+    >>> chain_ids([Digest.of(b"base")]) == [str(Digest.of(b"base"))]
+    True
+    """
+    found: list[str] = []
+    for diff_id in map(str, diff_ids):
+        found.append(str(Digest.of(f"{found[-1]} {diff_id}".encode())) if found else diff_id)
     return found
