@@ -1,9 +1,10 @@
 """The format of the journal's lines (``journal_reading`` reads them).
 
 The first line of a transaction has the number with which the last one ended, and the store's id: ``{"begin": 7,
-"store": "…"}``. Numbers come from a counter in the database, so the numbers of a transaction that died are used again. Lines above a ``begin`` with a higher
-number than it names were never committed; those with a lower number were. So only the lines after the last ``begin``
-are uncertain, unless one of them was written after its commit, as the last line of a synced transaction is.
+"store": "…"}``. Numbers come from a counter in the database, so the numbers of a transaction that died are used again.
+Lines above a ``begin`` with a higher number than it names were never committed; those with a lower number were. So only
+the lines after the last ``begin`` are uncertain, unless one of them was written after its commit, as the last line of a
+synced transaction is.
 
 Content that is added to a lease has lines of its own, since a lease may get thousands of contents, one by one. Such a
 line repeats the lease, so that no earlier line is needed.
