@@ -314,6 +314,16 @@ class MetadataStore(Protocol):
         """
 
     @property
+    def store_id(self) -> str:
+        """What tells this store from any other: 32 random hex digits, made with it.
+
+        A copy of the records, such as a restored backup, has the same id.
+
+        Raises:
+            StoreReadOnlyError: an older version wrote the store, and the disk is read-only, so it has no id yet.
+        """
+
+    @property
     def is_unchanging(self) -> bool:
         """Whether no process can change anything: the disk is read-only. To be asked when a change was refused."""
 

@@ -163,6 +163,15 @@ class ImageStore:
         return Maintenance(self._parts)
 
     @property
+    def id(self) -> str:
+        """What tells this store from any other: 32 hex digits, which a copy or a restored backup has too.
+
+        Raises:
+            StoreReadOnlyError: an older version wrote it, and its disk is read-only, so it has no id yet.
+        """
+        return self.metadata.store_id
+
+    @property
     def registry(self) -> RegistryClient:
         """The registry client in use."""
         return self._parts.registry

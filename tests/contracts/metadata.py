@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -55,6 +56,12 @@ def kept(metadata: MetadataStore, digests: Collection[Digest] = ALL) -> set[Dige
 
 class MetadataContract:
     """Make a class from it that has the fixtures ``metadata`` and ``later``."""
+
+    def test_the_store_has_an_id_that_stays(self, metadata: MetadataStore, later: Later) -> None:
+        assert re.fullmatch("[0-9a-f]{32}", metadata.store_id)
+        metadata.images.put(record(), {})
+        with later() as again:
+            assert again.store_id == metadata.store_id
 
     def test_records_by_reference_and_handler(self, metadata: MetadataStore, later: Later) -> None:
         stored = metadata.images.put(record(), {A: [B]})

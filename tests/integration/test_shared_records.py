@@ -27,3 +27,7 @@ class TestPostgres(MetadataContract):
     @pytest.fixture
     def later(self, database_url: str) -> Later:
         return lambda: contextlib.closing(PostgresMetadataStore(database_url))
+
+    def test_all_scopes_have_the_stores_id(self, metadata: MetadataStore, database_url: str) -> None:
+        with contextlib.closing(PostgresMetadataStore(database_url, scope="other")) as other:
+            assert other.store_id == metadata.store_id
