@@ -1,8 +1,9 @@
 """Bringing one blob of the store into containerd's content, by the cheapest way that works.
 
 Layers are linked into containerd's folder or written there as files of its own (content_folder), then committed without
-a byte; else they are sent. What is committed without a byte is unverified: the diff id after Apply verifies it. Documents
-(manifest, config) are always sent, read back and verified: a file that lay there without a record is taken unread.
+a byte; else they are sent. What is committed without a byte is unverified: the diff id after Apply verifies it.
+Documents (manifest, config) are always sent, read back and verified: a file that lay there without a record is taken
+unread.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class BlobBringer:
             try:
                 is_new = folder.place(source, layer.digest)
             except FileNotFoundError:
-                raise ContentNotFoundError(layer.digest) from None
+                raise ContentNotFoundError(str(layer.digest)) from None
             if not is_new and folder.size(layer.digest) not in (None, layer.size):
                 # Nobody's valid content; bytes sent would be thrown away, as long as the name is there.
                 folder.replace(source, layer.digest)
@@ -155,7 +156,7 @@ class BlobBringer:
 
 
 def _source_labels(repositories: Collection[Reference], known: Mapping[str, str]) -> dict[str, str]:
-    """Which repositories of which host have a blob, added to the lists that are there, sorted as containerd writes them.
+    """Which repositories of which host have a blob, added to the lists that are there, as containerd writes them.
 
     A list that would be too long for a label is left alone.
     """

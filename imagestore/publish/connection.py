@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import PreconditionError
 from imagestore.publish import content_writes, leases
-from imagestore.publish.blobs import BlobBringer
 from imagestore.publish.content_folder import ContentFolder
 from imagestore.publish.model import ContentWay
-from imagestore.publish.publication import PublishContext
+from imagestore.publish.publication import LAYERS_AT_ONCE
+from imagestore.publish.unpacked import UnpackedImages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from imagestore.content.api import ContentStore
     from imagestore.publish.containerd import Containerd, Plugins
-    from imagestore.publish.wanted import Publisher
+    from imagestore.publish.wanted import Owner
     from imagestore.store.image_store import ImageStore
 
 log = logging.getLogger(__name__)
@@ -41,26 +42,29 @@ class Connection:
     Attributes:
         version: containerd's.
         plugins: what it has loaded.
-        context: for publishing into it.
+        folder: its content folder; None where files placed there don't count.
         way: how layers come into it.
         way_reason: why not by a cheaper way; empty for the cheapest.
+        unpacked: which images are unpacked.
+        slots: for layers that are brought or unpacked at a time, of all images together.
     """
 
     version: str
     plugins: Plugins
-    context: PublishContext
+    folder: ContentFolder | None
     way: ContentWay
     way_reason: str
+    unpacked: UnpackedImages
+    slots: threading.BoundedSemaphore
 
 
 def connect(
     client: Containerd,
     store: ImageStore,
-    publisher: Publisher,
+    owner: Owner,
     *,
     mode: str,
     takes_over: bool,
-    clock: Callable[[], float],
     held_leases: Collection[str],
 ) -> Connection:
     """Ask containerd what it is, try how content comes into it, and clear what a killed publisher left.
@@ -70,10 +74,9 @@ def connect(
     Args:
         client: of containerd.
         store: whose images are published.
-        publisher: whose records they are.
+        owner: whose records they are.
         mode: one of CONTENT_MODES.
         takes_over: records that a store of this id made on another machine count as this store's.
-        clock: seconds since 1970.
         held_leases: ids of leases that running work of this process holds.
 
     Raises:
@@ -82,21 +85,14 @@ def connect(
         PreconditionError: it has records of a store with this id from another machine.
     """
     version, plugins = client.version(), client.plugins()
-    _refuse_other_machines(client, publisher, takes_over=takes_over)
-    folder, way, reason = find_way(client, store.content, plugins, publisher.store_id, mode)
-    left = leases.end_left(client, publisher.store_id, lambda lease: lease in held_leases)
+    _refuse_other_machines(client, owner, takes_over=takes_over)
+    folder, way, reason = find_way(client, store.content, plugins, owner.store_id, mode)
+    left = leases.end_left(client, owner.store_id, lambda lease: lease in held_leases)
     if left:
         log.info("leases of an earlier publisher ended", extra={"leases": len(left)})
-    context = PublishContext(
-        client=client,
-        content=store.content,
-        bringer=BlobBringer(client, store.content, folder, publisher.store_id),
-        publisher=publisher,
-        keeps_layers=mode != "auto",
-        clock=clock,
-    )
     log.info("containerd connected", extra={"version": version, "way": way.value, "reason": reason})
-    return Connection(version, plugins, context, way, reason)
+    slots = threading.BoundedSemaphore(LAYERS_AT_ONCE)
+    return Connection(version, plugins, folder, way, reason, UnpackedImages(client), slots)
 
 
 def find_way(
@@ -105,7 +101,7 @@ def find_way(
     """Try the ways by which layers may come, the cheapest first: the one that works, and why not a cheaper one."""
     if plugins.content_root is None:
         return None, ContentWay.SENT, "containerd doesn't say where its content is"
-    reasons = []
+    reasons: list[str] = []
     lease = f"{leases.begin_of_ids(store_id)}probe-{secrets.token_hex(8)}"
     client.create_lease(lease, time.time() + _PROBE_SECONDS)
     try:
@@ -124,8 +120,8 @@ def find_way(
     return None, ContentWay.SENT, "; ".join(reasons)
 
 
-def _refuse_other_machines(client: Containerd, publisher: Publisher, *, takes_over: bool) -> None:
-    found = [image.name for image in client.images() if image.is_from_elsewhere(publisher)]
+def _refuse_other_machines(client: Containerd, owner: Owner, *, takes_over: bool) -> None:
+    found = [image.name for image in client.images() if image.is_from_elsewhere(owner)]
     if found and not takes_over:
         raise PreconditionError(
             f"containerd {client.address} has {len(found)} image records, such as {found[0]}, that a store with this"

@@ -13,13 +13,13 @@ Each step may be repeated; an interrupted publish is continued by the next one.
 
 from __future__ import annotations
 
-import threading
+import logging
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import DocumentError, ServiceUnavailableError
+from imagestore.errors import DocumentError, IntegrityError, ServiceUnavailableError
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Verifier
 from imagestore.oci.image_config import chain_ids, image_config
@@ -28,19 +28,25 @@ from imagestore.oci.reference import Reference
 from imagestore.publish import leases
 from imagestore.publish.containerd_snapshots import ContainerdSnapshots, DamagedLayerError
 from imagestore.publish.snapshots import SnapshotLayer
+from imagestore.store.maintenance.check import CheckReport
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import threading
+    from collections.abc import Callable, Collection, Sequence
 
     from imagestore.content.api import ContentStore
     from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
     from imagestore.publish.blobs import BlobBringer
     from imagestore.publish.containerd import Containerd
     from imagestore.publish.model import ContentWay
     from imagestore.publish.snapshots import SnapshotTarget
-    from imagestore.publish.wanted import Publisher, WantedImage
+    from imagestore.publish.wanted import Owner, WantedImage
+    from imagestore.store.image_store import ImageStore
     from imagestore.util.cancel import CancelToken
+
+log = logging.getLogger(__name__)
 
 SNAPSHOT_LABEL: Final = "containerd.io/gc.ref.snapshot."
 CONTENT_LABEL: Final = "containerd.io/gc.ref.content."
@@ -64,7 +70,7 @@ class PublishContext:
         client: of containerd.
         content: the store's.
         bringer: brings blobs.
-        publisher: whose records they are.
+        owner: whose records they are.
         keeps_layers: layers stay in containerd's content.
         clock: seconds since 1970.
         slots: for LAYERS_AT_ONCE.
@@ -73,10 +79,10 @@ class PublishContext:
     client: Containerd
     content: ContentStore
     bringer: BlobBringer
-    publisher: Publisher
+    owner: Owner
     keeps_layers: bool
     clock: Callable[[], float]
-    slots: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(LAYERS_AT_ONCE))
+    slots: threading.BoundedSemaphore
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +133,11 @@ class Publication:
 
     def __init__(self, context: PublishContext, image_id: str, cancel: CancelToken) -> None:
         self._context = context
-        self._image_id = image_id
+        self.image_id = image_id
         self._cancel = cancel
         self._lease = ""
+        # How many layers are unpacked and held by the lease, by manifest and snapshotter.
+        self._heights: dict[tuple[Digest, str], int] = {}
         self.ways: Counter[ContentWay] = Counter()
 
     @property
@@ -137,8 +145,13 @@ class Publication:
         """The id of the lease, which is made when it is first needed."""
         if not self._lease:
             context = self._context
-            self._lease = leases.acquire(context.client, context.publisher.store_id, self._image_id, context.clock)
+            self._lease = leases.acquire(context.client, context.owner.store_id, self.image_id, context.clock)
         return self._lease
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether the lease was made, and not ended."""
+        return bool(self._lease)
 
     def targets(self, snapshotters: Sequence[str], repositories: Sequence[Reference]) -> dict[str, SnapshotTarget]:
         """Where layers of these repositories are unpacked, by snapshotter."""
@@ -150,44 +163,66 @@ class Publication:
             for snapshotter in snapshotters
         }
 
-    def unpack(self, target: SnapshotTarget, documents: ImageDocuments, *, upto: int | None = None) -> None:
-        """Unpack the layers that aren't, or only the lowest ``upto`` of them.
+    def unpack(
+        self, snapshotter: str, target: SnapshotTarget, documents: ImageDocuments, *, upto: int | None = None
+    ) -> None:
+        """Unpack the layers that aren't, or only those of the lowest ``upto``.
 
         Raises:
-            DamagedLayerError: containerd unpacked other bytes than a layer's, and the store's file isn't better.
+            IntegrityError: containerd unpacked other bytes than a layer's, and the store's file isn't better.
         """
-        chains = documents.chains[:upto]
-        # Top down: the first chain that is there keeps all below it.
-        there = next((height for height in range(len(chains), 0, -1) if target.has(chains[height - 1])), 0)
-        for height in range(there, len(chains)):
+        chains, place = documents.chains, (documents.descriptor.digest, snapshotter)
+        if place not in self._heights:
+            # Top down: the first chain that is there keeps all below it.
+            there = (height for height in range(len(chains), 0, -1) if target.has(chains[height - 1]))
+            self._heights[place] = next(there, 0)
+        for height in range(self._heights[place], len(chains) if upto is None else upto):
             self._cancel.check()
-            parent = chains[height - 1] if height else ""
             with self._context.slots:
-                self._apply(target, parent, chains[height], documents.layers[height])
+                self._apply(target, chains[height - 1] if height else "", chains[height], documents.layers[height])
+            self._heights[place] = height + 1
 
-    def finish(self, wanted: WantedImage) -> None:
-        """All steps for what is wanted now; the lease stays, for end().
+    def bring(self, wanted: WantedImage) -> None:
+        """Steps 1 to 4: all that the image's records lead to.
 
         Raises:
             NotRunnableError: no container can be made of it.
-            ServiceUnavailableError: containerd went away, or its CRI plugin doesn't hear of the record.
+            NotFoundError: the lease was ended, or the store doesn't have a blob.
+            IntegrityError: a blob of the store is damaged.
             ImageStoreError: a step failed.
         """
         for descriptor in wanted.manifests:
             documents = ImageDocuments.read(self._context.content, descriptor)
             repositories = _repositories(wanted, descriptor)
-            for target in self.targets(wanted.snapshotters, repositories).values():
-                self.unpack(target, documents)
+            for snapshotter, target in self.targets(wanted.snapshotters, repositories).items():
+                self.unpack(snapshotter, target, documents)
             if self._context.keeps_layers:
                 for layer in documents.layers:
                     self._brought(layer, self._bring(layer, repositories))
             self._bring_documents(documents, wanted.snapshotters, repositories)
+
+    def make_records(self, wanted: WantedImage, names: Collection[str]) -> None:
+        """Step 5: make containerd's records of these names, or correct them; that of the id first."""
         reach("publish-records")
         for name, manifest in wanted.names.items():
-            labels = wanted.labels(name, self._context.publisher)
-            self._context.client.put_image(name, manifest, labels, self.lease)
-            reach("publish-record")
-        self._wait_until_known()
+            if name in names:
+                self._context.client.put_image(name, manifest, wanted.labels(name, self._context.owner), self.lease)
+                reach("publish-record")
+
+    def wait_until_known(self) -> None:
+        """Step 6: the CRI plugin learns of records by events, one by one; a container made before that would fail.
+
+        Raises:
+            ServiceUnavailableError: it doesn't hear of the record.
+        """
+        ends_at = time.monotonic() + KNOWN_SECONDS
+        while self._context.client.cri_image_id(self.image_id) != self.image_id:
+            if time.monotonic() >= ends_at:
+                raise ServiceUnavailableError(
+                    f"containerd's CRI plugin didn't hear of {self.image_id} within {KNOWN_SECONDS:.0f} s",
+                    hint="is its CRI plugin on, and the namespace k8s.io?",
+                )
+            self._cancel.wait(_LOOK_SECONDS)
 
     def end(self) -> None:
         """End the lease, after success and failure; what nothing else keeps is collected before this returns."""
@@ -201,12 +236,7 @@ class Publication:
             target.apply(parent, chain_id, layer)
         except DamagedLayerError:
             # A file that lay in containerd's folder may be the damaged one; if ours is, the caller repairs it.
-            verifier = Verifier(layer.blob.digest, layer.blob.size)
-            with self._context.content.open(layer.blob.digest) as file:
-                while chunk := file.read(_CHUNK_BYTES):
-                    self._cancel.check()
-                    verifier.update(chunk)
-            verifier.finish()
+            verify_blob(self._context.content, layer.blob, self._cancel)
             if not self._context.bringer.replace_layer(layer.blob):
                 raise
             target.apply(parent, chain_id, layer)
@@ -233,19 +263,43 @@ class Publication:
     def _brought(self, layer: SnapshotLayer, way: ContentWay) -> None:
         self.ways[way] += layer.blob.size
 
-    def _wait_until_known(self) -> None:
-        """The CRI plugin learns of records by events, one by one; a container made before that would fail."""
-        ends_at = time.monotonic() + KNOWN_SECONDS
-        while self._context.client.cri_image_id(self._image_id) != self._image_id:
-            if time.monotonic() >= ends_at:
-                raise ServiceUnavailableError(
-                    f"containerd's CRI plugin didn't hear of {self._image_id} within {KNOWN_SECONDS:.0f} s",
-                    hint="is its CRI plugin on, and the namespace k8s.io?",
-                )
-            self._cancel.wait(_LOOK_SECONDS)
-
 
 def _repositories(wanted: WantedImage, manifest: Descriptor) -> list[Reference]:
     """The repositories that a manifest came from, each once."""
     found = [Reference.parse(each.reference) for each in wanted.records if each.manifest.digest == manifest.digest]
     return list({each.name: each for each in found}.values())
+
+
+def repair_image(store: ImageStore, wanted: WantedImage, cancel: CancelToken) -> bool:
+    """Hash an image's blobs and fetch the damaged ones again; returns whether there were any.
+
+    Raises:
+        RegistryError, ImageStoreError: they can't be fetched.
+    """
+    damaged = set()
+    for descriptor in wanted.manifests:
+        documents = ImageDocuments.read(store.content, descriptor)
+        for blob in documents.manifest.children:
+            try:
+                verify_blob(store.content, blob, cancel)
+            except IntegrityError:
+                damaged.add(blob.digest)
+    if not damaged:
+        return False
+    report = store.repair(CheckReport.of_damaged(damaged), cancel=cancel)
+    log.warning("damaged blobs fetched again", extra={"blobs": [str(each) for each in sorted(damaged)]})
+    return bool(report.fetched)
+
+
+def verify_blob(content: ContentStore, blob: Descriptor, cancel: CancelToken) -> None:
+    """Hash a blob of the store.
+
+    Raises:
+        IntegrityError: it has other bytes than its digest says.
+    """
+    verifier = Verifier(blob.digest, blob.size)
+    with content.open(blob.digest) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            cancel.check()
+            verifier.update(chunk)
+    verifier.finish()

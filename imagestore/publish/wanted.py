@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
+    from imagestore.util.machine import MachineMark
 
 #: Labels that containerd's CRI plugin sets itself. Without the first one it takes a record for a foreign one and makes
 #: or retargets the record of the id (internal/cri/store/image; ``UpdateImage``).
@@ -44,11 +45,11 @@ _HASH_CHARACTERS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Publisher:
+class Owner:
     """Whose records they are: labels that all records of one store on one machine have."""
 
     store_id: str
-    machine: str
+    machine: MachineMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,13 @@ class ActualImage:
     target: str
     labels: Mapping[str, str] = field(hash=False)
 
-    def is_of(self, publisher: Publisher) -> bool:
+    def is_of(self, owner: Owner) -> bool:
         """Whether this store published it under this very name."""
-        return self.labels.get(STORE) == publisher.store_id and self._is_published_here
+        return self.labels.get(STORE) == owner.store_id and self._is_published_here
 
-    def is_from_elsewhere(self, publisher: Publisher) -> bool:
+    def is_from_elsewhere(self, owner: Owner) -> bool:
         """Whether a store with this id published it on another machine."""
-        return self.is_of(publisher) and self.labels.get(MACHINE) != publisher.machine
+        return self.is_of(owner) and owner.machine.is_another(self.labels.get(MACHINE, ""))
 
     @property
     def _is_published_here(self) -> bool:
@@ -97,26 +98,49 @@ class WantedImage:
         """The manifests that its names lead to, each once; several may share one config."""
         return tuple({manifest.digest: manifest for manifest in self.names.values()}.values())
 
-    def labels(self, name: str, publisher: Publisher) -> dict[str, str]:
+    def labels(self, name: str, owner: Owner) -> dict[str, str]:
         """The labels of one of its records."""
         made_for = f"{','.join(self.handlers)} {','.join(self.snapshotters)}"
         labels = {
             MANAGED: "managed",
             PUBLISHED: f"{_VERSION} {_name_hash(name)} {made_for}",
-            STORE: publisher.store_id,
-            MACHINE: publisher.machine,
+            STORE: owner.store_id,
+            MACHINE: owner.machine.text,
         }
         return labels | {PINNED: "pinned"} if self.is_pinned else labels
 
-    def is_met_by(self, actual: Mapping[str, ActualImage], publisher: Publisher) -> bool:
-        """Whether containerd has every name with its target and labels; ``actual`` is by name."""
-        return all(self._is_met(name, manifest, actual.get(name), publisher) for name, manifest in self.names.items())
+    def unmet_names(
+        self, actual: Mapping[str, ActualImage], owner: Owner, accepted: Collection[tuple[str, str]] = ()
+    ) -> list[str]:
+        """The names that containerd lacks, or has with another target or other labels.
 
-    def _is_met(self, name: str, manifest: Descriptor, found: ActualImage | None, publisher: Publisher) -> bool:
-        if found is None or found.target != str(manifest.digest):
+        Args:
+            actual: containerd's records by name.
+            owner: whose records they should be.
+            accepted: (name, target) of somebody else's records that CRI resolves to this image id.
+        """
+        return [
+            name
+            for name, manifest in self.names.items()
+            if not self._is_met(name, manifest, actual.get(name), owner, accepted)
+        ]
+
+    def _is_met(
+        self,
+        name: str,
+        manifest: Descriptor,
+        found: ActualImage | None,
+        owner: Owner,
+        accepted: Collection[tuple[str, str]],
+    ) -> bool:
+        if found is None:
             return False
-        labels = self.labels(name, publisher)
-        return PINNED in labels or PINNED not in found.labels if labels.items() <= found.labels.items() else False
+        if not found.is_of(owner) and (name, found.target) in accepted:
+            return True
+        labels = self.labels(name, owner)
+        if found.target != str(manifest.digest) or not labels.items() <= found.labels.items():
+            return False
+        return PINNED in labels or PINNED not in found.labels
 
 
 def wanted_images(
@@ -203,18 +227,23 @@ class Difference:
     from_elsewhere: tuple[str, ...]
 
 
-def difference(wanted: Mapping[str, WantedImage], actual: Iterable[ActualImage], publisher: Publisher) -> Difference:
-    """Compare what is wanted with all records of containerd's namespace."""
+def difference(
+    wanted: Mapping[str, WantedImage],
+    actual: Iterable[ActualImage],
+    owner: Owner,
+    accepted: Collection[tuple[str, str]] = (),
+) -> Difference:
+    """Compare what is wanted with all records of containerd's namespace; arguments as WantedImage.unmet_names()."""
     by_name = {image.name: image for image in actual}
-    ours = {name: image for name, image in by_name.items() if image.is_of(publisher)}
+    ours = {name: image for name, image in by_name.items() if image.is_of(owner)}
     names = {name for image in wanted.values() for name in image.names}
-    met = {image_id for image_id, image in wanted.items() if image.is_met_by(by_name, publisher)}
+    met = {key for key, image in wanted.items() if not image.unmet_names(by_name, owner, accepted)}
     return Difference(
         to_publish=tuple(image_id for image_id in wanted if image_id not in met),
         published=tuple(sorted(met)),
         to_remove=tuple(sorted(ours.keys() - names)),
         foreign=tuple(sorted(name for name in names & by_name.keys() if name not in ours)),
-        from_elsewhere=tuple(sorted(name for name, image in ours.items() if image.is_from_elsewhere(publisher))),
+        from_elsewhere=tuple(sorted(name for name, image in ours.items() if image.is_from_elsewhere(owner))),
     )
 
 

@@ -76,6 +76,11 @@ class CheckReport:
     bytes_hashed: int
     records: int
 
+    @classmethod
+    def of_damaged(cls, digests: Collection[Digest]) -> Self:
+        """The report of somebody who found these blobs damaged, for a repair of them alone."""
+        return cls(tuple(_damage(digest) for digest in sorted(digests)), len(digests), 0, 0)
+
     @property
     def damaged(self) -> frozenset[Digest]:
         """Blobs with other bytes than their digest says."""
