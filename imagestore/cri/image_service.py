@@ -210,8 +210,6 @@ def _spec(message: api_pb2.ImageSpec) -> ImageSpec:
     return ImageSpec(message.image, message.runtime_handler)
 
 
-#: containerd's limit of a message, both ways; clients allow as much. In bytes.
-MESSAGE_BYTES: Final = 16 * 1024 * 1024
 IMAGE_SERVICE: Final = "runtime.v1.ImageService"
 RUNTIME_SERVICE: Final = "runtime.v1.RuntimeService"
 
@@ -220,7 +218,7 @@ def add_cri(server: grpc.aio.Server, workers: StoreWorkers, pulls: PullQueue) ->
     """Register ``runtime.v1.ImageService`` and the subset of ``runtime.v1.RuntimeService``; returns their full names.
 
     Args:
-        server: not started yet; should allow messages of MESSAGE_BYTES.
+        server: not started yet; should allow messages of 16 MiB.
         workers: the store and the threads for it.
         pulls: made on the server's event loop; the caller closes it after the server.
     """

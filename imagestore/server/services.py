@@ -15,9 +15,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from imagestore.containerd.service import add_containerd
-from imagestore.cri.image_service import MESSAGE_BYTES, add_cri
+from imagestore.cri.image_service import add_cri
 from imagestore.cri.pull_queue import PullQueue
 from imagestore.protos.pool import POOL
+from imagestore.util.rpc import MESSAGE_BYTES
 
 if TYPE_CHECKING:
     import grpc
