@@ -1,4 +1,4 @@
-"""What a publisher knows of each image id: its state, the work on it that runs, and when a failed one is tried again."""
+"""What a publisher knows of each image id: its state, the work that runs on it, when a failed one is tried again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from imagestore.publish.model import ImageState
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
     from concurrent.futures import Future
 
     from imagestore.publish.model import ContentWay
@@ -133,7 +133,8 @@ class ImageStates:
     def leases_held(self) -> set[str]:
         """The ids of leases that running work holds."""
         with self._lock:
-            return {each.begun.lease for each in self._entries.values() if each.begun is not None and each.begun.has_lease}
+            begun = [each.begun for each in self._entries.values() if each.begun is not None]
+        return {each.lease for each in begun if each.has_lease}
 
     def counts(self) -> dict[ImageState, int]:
         """How many ids are in each state."""

@@ -29,5 +29,7 @@ def containers_by_image(client: Containerd) -> dict[str, list[str]]:
 def touch_images_in_use(client: Containerd, store: ImageStore) -> int:
     """Note the images of all containers as used now, under every handler; returns how many ids they have."""
     used = containers_by_image(client)
-    store.touch_images(used.keys())
+    for image_id in used:
+        for listed in store.metadata.images.find_listed(image_id=image_id):
+            store.touch(listed.reference, runtime_handler=listed.handler)
     return len(used)

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from imagestore.content.locks import FileLock
 from imagestore.errors import StoreBusyError
@@ -29,7 +29,7 @@ class PublisherRunningError(StoreBusyError):
 
 
 class OwnerLock:
-    """An advisory lock ``<root>/locks/publish-<hash>``, with the owner's process id beside it; for one thread at a time.
+    """An advisory lock ``<root>/locks/publish-<hash>``, with its owner's process id beside it.
 
     Args:
         root: the store's folder.

@@ -1,8 +1,8 @@
 """The publisher: a controller that makes a store's images runnable in one containerd.
 
-*Wanted* are the store's records, *actual* are containerd's records with this store's labels. Whatever the state is, each
-reconciliation brings the second nearer to the first. A server lets it follow both (following); a program may call it
-once. One publisher for each store and containerd at a time: it holds a lock in the store's folder.
+*Wanted* are the store's records, *actual* are containerd's records with this store's labels. Whatever the state is,
+each reconciliation brings the second nearer to the first. A server lets it follow both (following); a program may call
+it once. One publisher for each store and containerd at a time: it holds a lock in the store's folder.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from imagestore.errors import (
 from imagestore.publish.blobs import BlobBringer
 from imagestore.publish.connection import CONTENT_MODES, Connection, connect
 from imagestore.publish.containerd import Containerd
+from imagestore.publish.image_records import RecordKeeper
 from imagestore.publish.image_states import ImageStates
-from imagestore.publish.owner_lock import OwnerLock
 from imagestore.publish.model import ImageState
+from imagestore.publish.owner_lock import OwnerLock
 from imagestore.publish.publication import NotRunnableError, Publication, PublishContext, repair_image
 from imagestore.publish.pull_delivery import PullDelivery
 from imagestore.publish.reconciling import RunningReconcile, results
-from imagestore.publish.wanted import Owner, difference, wanted_images
+from imagestore.publish.wanted import Owner
 from imagestore.util.cancel import CancelToken
 from imagestore.util.machine import machine_mark
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Set
     from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import Self
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.publish.image_states import Entry
     from imagestore.publish.model import ContentWay, ReconcileReport
-    from imagestore.publish.wanted import ActualImage, Difference, WantedImage
+    from imagestore.publish.wanted import WantedImage
     from imagestore.registry.events import Observer
     from imagestore.store.image_store import ImageStore
 
@@ -108,10 +109,7 @@ class Publisher:
         self._lock = OwnerLock(store.root, f"{self.client.address} {namespace}")
         self._connecting = threading.Lock()
         self._connection: Connection | None = None
-        #: (name, target) of others' records that CRI resolves to the wanted image.
-        self.accepted: set[tuple[str, str]] = set()
-        # Held between the last look at what is wanted and the change of containerd's records that follows from it.
-        self._records = threading.Lock()
+        self.records = RecordKeeper(self.client, self.owner, self._lend)
         self._executor = ThreadPoolExecutor(PUBLISHES_AT_ONCE, thread_name_prefix="publish")
         self._deliveries = ThreadPoolExecutor(DELIVERIES_AT_ONCE, thread_name_prefix="deliver")
 
@@ -127,9 +125,7 @@ class Publisher:
         """
         return self.begin_reconcile(is_full=True).finish(cancel or CancelToken())
 
-    def publish(
-        self, name: str, *, runtime_handler: str | None = None, cancel: CancelToken | None = None
-    ) -> str:
+    def publish(self, name: str, *, runtime_handler: str | None = None, cancel: CancelToken | None = None) -> str:
         """Publish one image of the store, named as for ImageStore.get(), and wait for it; returns its id.
 
         Raises:
@@ -141,21 +137,23 @@ class Publisher:
         results([self.begin(image_id)], cancel or CancelToken())[0].result()
         return image_id
 
-    def unpublish(self, image_ids: Collection[str]) -> tuple[str, ...]:
+    def unpublish(self, image_ids: Set[str]) -> tuple[str, ...]:
         """Take this store's records of images away from containerd, with what only they keep; returns their names.
 
         A publisher that follows the store would bring them back while the store has the images.
         """
         with self._lend() as store:
             self.connection(store)
-            names = {name for key, image in self.wanted(store).items() if key in image_ids for name in image.names}
-        return self._delete([image.name for image in self._own_records() if image.name in names])
+            names = {
+                name for key, image in self.records.wanted(store).items() if key in image_ids for name in image.names
+            }
+        return self.records.delete([image.name for image in self.records.own() if image.name in names])
 
     def unpublish_all(self) -> tuple[str, ...]:
         """Take all of this store's records away from containerd, as before imagestore is uninstalled."""
         with self._lend() as store:
             self.connection(store)
-        return self._delete([image.name for image in self._own_records()])
+        return self.records.delete([image.name for image in self.records.own()])
 
     # For a server.
 
@@ -215,10 +213,10 @@ class Publisher:
         """
         with self._lend() as store:
             connection = self.connection(store)
-            number, wanted = store.metadata.generation(), self.wanted(store)
+            number, wanted = store.metadata.generation(), self.records.wanted(store)
             unready = self._unready(store, connection, wanted) if is_full else set()
-            found = difference(wanted, self.client.images(), self.owner, self.accepted)
-            removed = self._remove(store, number, found)
+            found = self.records.compare(wanted)
+            removed = self.records.remove(store, number, found)
         self.states.keep(wanted)
         unmet = unready.union(found.to_publish)
         self.states.unmet(unmet)
@@ -256,22 +254,6 @@ class Publisher:
     def known_connection(self) -> Connection | None:
         """What is known of containerd, without asking it."""
         return self._connection
-
-    def wanted(self, store: ImageStore, image_id: str = "") -> dict[str, WantedImage]:
-        """What containerd should have of a store's records, by image id; of one id only with those that share names."""
-        images = store.metadata.images
-        records = {(each.reference, each.handler): each for each in images.find(image_id_prefix=image_id or None)}
-        if image_id:
-            for record in list(records.values()):
-                # One index may have given two images to the default handler, at different times.
-                for other in images.find_by_root(record.target.digest):
-                    records.setdefault((other.reference, other.handler), other)
-        return wanted_images(
-            records.values(),
-            default_handler=store.config.default_handler,
-            snapshotters=store.config.snapshotters,
-            pinned=store.pinned_references,
-        )
 
     def context(self, store: ImageStore, connection: Connection) -> PublishContext:
         """For publishing images of a store."""
@@ -349,12 +331,12 @@ class Publisher:
 
     def _publish_of(self, store: ImageStore, image_id: str, entry: Entry) -> None:
         number = store.metadata.generation()
-        wanted = self.wanted(store, image_id).get(image_id)
+        wanted = self.records.wanted(store, image_id).get(image_id)
         if wanted is None:
             self.states.forget(image_id)
             raise ImageNotFoundError(f"image {image_id} was removed from the store")
         connection = self.connection(store)
-        unmet = self._unmet_names(wanted)
+        unmet = self.records.unmet_names(wanted)
         if not unmet and entry.begun is None and connection.unpacked.has(store.content, wanted):
             self.states.met(image_id, number)
             return
@@ -369,9 +351,7 @@ class Publisher:
             },
         )
 
-    def _run(
-        self, store: ImageStore, connection: Connection, wanted: WantedImage, entry: Entry
-    ) -> Counter[ContentWay]:
+    def _run(self, store: ImageStore, connection: Connection, wanted: WantedImage, entry: Entry) -> Counter[ContentWay]:
         """Publish, going on with what the pull began; once more if the lease was lost or a blob was repaired."""
         context = self.context(store, connection)
         for is_last in (False, True):
@@ -379,7 +359,8 @@ class Publisher:
             entry.begun = publication
             try:
                 publication.bring(wanted)
-                self._make_records(publication, wanted)
+                self.records.make(publication, wanted)
+                publication.wait_until_known()
                 return publication.ways
             except NotFoundError as error:
                 # Somebody ended the lease, or a blob went between two steps (`rmi` at the same time): from the start.
@@ -394,31 +375,6 @@ class Publisher:
                 publication.end()
         raise AssertionError("unreachable: the last try returns or raises")
 
-    def _make_records(self, publication: Publication, wanted: WantedImage) -> None:
-        """Make containerd's records, unless the store's have changed since what is wanted was computed."""
-        with self._records, self._lend() as store:
-            now = self.wanted(store, wanted.image_id).get(wanted.image_id)
-            if now is None:
-                raise ImageNotFoundError(f"image {wanted.image_id} was removed from the store")
-            names = [name for name in self._unmet_names(now) if now.names[name] in wanted.manifests]
-            publication.make_records(now, names)
-        publication.wait_until_known()
-
-    def _unmet_names(self, wanted: WantedImage) -> list[str]:
-        """The names that are to be made; of others' records with these names, those that CRI resolves alike are left."""
-        actual = {image.name: image for image in self.client.images(list(wanted.names))}
-        unmet = wanted.unmet_names(actual, self.owner, self.accepted)
-        for name in list(unmet):
-            found = actual.get(name)
-            if found is None or found.is_of(self.owner):
-                continue
-            if self.client.cri_image_id(name) == wanted.image_id:
-                self.accepted.add((name, found.target))
-                unmet.remove(name)
-            else:
-                log.warning("taken over", extra={"name": name, "target": found.target, "image_id": wanted.image_id})
-        return unmet
-
     def _unready(self, store: ImageStore, connection: Connection, wanted: Mapping[str, WantedImage]) -> set[str]:
         """The ids of images that containerd couldn't start, whatever its records say."""
         known = set(self.client.cri_names().values())
@@ -428,36 +384,13 @@ class Publisher:
         unpacked = connection.unpacked.missing(store.content, runnable)
         return unpacked | {image.image_id for image in runnable if image.image_id not in known}
 
-    # Records that aren't wanted.
-
-    def _remove(self, store: ImageStore, number: int | None, found: Difference) -> tuple[str, ...]:
-        """Delete this store's records that are wanted no more."""
-        if not found.to_remove:
-            return ()
-        with self._records:
-            names: Sequence[str] = found.to_remove
-            if number is None or store.metadata.generation() != number:
-                # Pulled since then: what is to go may be wanted again.
-                names = difference(self.wanted(store), self.client.images(), self.owner, self.accepted).to_remove
-            return self._delete(names)
-
-    def _delete(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Delete records; with the last one containerd collects what only they kept, before this returns."""
-        for number, name in enumerate(names, 1):
-            if self.client.delete_image(name, is_synced=number == len(names)):
-                log.info("unpublished", extra={"name": name})
-        return tuple(names)
-
-    def _own_records(self) -> list[ActualImage]:
-        return [image for image in self.client.images() if image.is_of(self.owner)]
-
     def _follow_removal(self) -> None:
         try:
             with self._lend() as store:
                 self.connection(store)
-                number, wanted = store.metadata.generation(), self.wanted(store)
-                found = difference(wanted, self.client.images(), self.owner, self.accepted)
-                self._remove(store, number, found)
+                number, wanted = store.metadata.generation(), self.records.wanted(store)
+                found = self.records.compare(wanted)
+                self.records.remove(store, number, found)
             self.states.keep(wanted)
         except ServiceUnavailableError as error:
             self.disconnected()

@@ -24,7 +24,8 @@ from imagestore.store.maintenance.hashing import Hashing
 from imagestore.store.maintenance.why import held_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
+    from typing import Self
 
     from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
