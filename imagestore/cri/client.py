@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import grpc
 
-from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.endpoint import Endpoint
 from imagestore.cri.errors import error_of, is_unimplemented
 from imagestore.cri.messages import (
@@ -21,6 +20,7 @@ from imagestore.cri.messages import (
 )
 from imagestore.cri.model import Condition, ImageDetails, ImageFilesystems, RuntimeStatus
 from imagestore.errors import ImageServiceError, InvalidInputError, NotFoundError
+from imagestore.protos.cri import api_pb2, api_pb2_grpc
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ import pytest
 from imagestore import Digest, ImageStore
 from imagestore import config as configuration
 from imagestore.cri import records
-from imagestore.cri._proto import api_pb2 as cri
 from imagestore.cri.image_service import ImageServicer
 from imagestore.cri.model import ImageSpec, ServedImage
 from imagestore.cri.pull_queue import PullQueue
@@ -23,6 +22,7 @@ from imagestore.cri.records import chain_id
 from imagestore.cri.response_cache import image_message
 from imagestore.errors import StoreCorruptError
 from imagestore.metadata.records import ListedImage
+from imagestore.protos.cri import api_pb2 as cri
 from imagestore.store.workers import StoreWorkers
 from imagestore.testing import build_image
 from tests.support.node import CONFIG, HOST, PYTHON, node, python_image
