@@ -1,4 +1,4 @@
-"""Debian's containerd without a publisher: it runs the programs of both platforms, but gives both handlers one image."""
+"""Debian's containerd without a publisher: it runs programs of both platforms, but gives both handlers one image."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerRegistr
         yield running
 
 
-@pytest.fixture(params=["overlayfs", "native"])
+@pytest.fixture(scope="module", params=["overlayfs", "native"])
 def containerd(registry: DockerRegistry, request: pytest.FixtureRequest) -> Iterator[CriContainerd]:
     pods = Pods(f"{registry.address}/pause:1", platforms.parse(GUEST), request.param)
     with pod_containerd(pods) as running:
@@ -36,6 +36,7 @@ def containerd(registry: DockerRegistry, request: pytest.FixtureRequest) -> Iter
 def kubelet(containerd: CriContainerd) -> Iterator[Kubelet]:
     with Kubelet(containerd.endpoint) as started:
         yield started
+        started.remove_pods()
 
 
 def test_containerd_alone_gives_both_handlers_the_hosts_image(registry: DockerRegistry, kubelet: Kubelet) -> None:

@@ -137,7 +137,7 @@ class Kubelet:
         return self.call("ImageStatus", {"image": _spec(image, handler)}).get("image")
 
     def user(self, image: str) -> dict[str, object]:
-        """A container's user: the image is asked for by name, without handler and annotations; if absent, it is root."""
+        """A container's user: the image is asked for by name, without handler and annotations; absent means root."""
         found = self.call("ImageStatus", {"image": {"image": image}}).get("image", {})
         if found.get("username"):
             return {"run_as_username": found["username"]}
