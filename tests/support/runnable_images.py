@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
 from imagestore.testing import build_image, build_index, layer
 from imagestore.testing.builders.images import read_platform
-from imagestore.testing.builders.layers import layer_from_tar
-from tests.support.tiny_elf import program
+from imagestore.testing.builders.programs import program_layer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +32,8 @@ def runnable_image(
         layers: below the program's layer.
         seed: makes it another image with the same line.
     """
-    program_layer = _program_layer(program(read_platform(platform).architecture, line or platform))
-    parts = [*layers, layer(f"{seed} of {platform}", size=512), program_layer] if seed else [*layers, program_layer]
+    own = [layer(f"{seed} of {platform}", size=512)] if seed else []
+    parts = [*layers, *own, program_layer(read_platform(platform).architecture, line or platform)]
     config = {"Entrypoint": ["/run"], "User": user} if user else {"Entrypoint": ["/run"]}
     return build_image(platform, layers=parts, config={"config": config})
 
@@ -65,16 +62,6 @@ def runnable_index(
         own = [layer(f"{seed} {platform} {number}", size=4096) for number in range(layers)]
         images.append(runnable_image(platform, line=line, user=user, layers=[*shared, *own], seed=seed))
     return build_index(images)
-
-
-def _program_layer(data: bytes) -> Layer:
-    """A layer with ``/run``, which everybody may execute."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        info = tarfile.TarInfo("run")
-        info.size, info.mode = len(data), 0o755
-        archive.addfile(info, io.BytesIO(data))
-    return layer_from_tar(out.getvalue())
 
 
 #: A sandbox image for both handlers.
