@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import imagestore.platforms as platforms
 from imagestore.cri.model import ImageSpec, ServedImage
@@ -30,9 +30,11 @@ from imagestore.metadata.records import ListedImage
 from imagestore.metadata.sqlite.failures import CORRUPT_HINT
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Digest
+from imagestore.oci.image_config import chain_ids
 from imagestore.oci.reference import Reference
 from imagestore.store import record_lookup
 from imagestore.store.image import Image
+from imagestore.store.image_groups import Group, by_image_and_handler, is_pinned
 from imagestore.util.text import is_utf8
 
 if TYPE_CHECKING:
@@ -41,10 +43,6 @@ if TYPE_CHECKING:
     from imagestore.content.api import ContentStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.store.image_store import ImageStore
-
-
-#: All references of one image of one handler; never empty.
-Group: TypeAlias = "Sequence[ListedImage]"
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 _NUMBERS: Final = range(-(2**63), 2**63)
@@ -113,10 +111,8 @@ def find_groups(store: ImageStore, spec: ImageSpec) -> list[Group]:
         lines = [ListedImage.of(image.record) for image in images]
     else:
         lines = store.metadata.images.find_listed()
-    groups: dict[tuple[str, str], list[ListedImage]] = {}
-    for line in lines:
-        groups.setdefault((line.image_id, line.handler), []).append(line)
-    return [all_references(store, group[0]) if spec.image else group for group in groups.values()]
+    groups = by_image_and_handler(lines)
+    return [all_references(store, group[0]) for group in groups] if spec.image else groups
 
 
 def served_images(groups: Iterable[Group], store: ImageStore, users: ImageUsers) -> list[ServedImage]:
@@ -138,7 +134,7 @@ def _entry(records: Group, pinned: Set[str], content: ContentStore, users: Image
         uid=uid,
         username=user if uid is None else "",
         spec=ImageSpec(first.reference, first.handler),
-        is_pinned=any(record.is_pinned or record.reference in pinned for record in records),
+        is_pinned=is_pinned(records, pinned),
     )
 
 
@@ -192,10 +188,7 @@ def chain_id(diff_ids: Sequence[Digest]) -> str:
     >>> chain_id([Digest.of(b"base")]) == str(Digest.of(b"base"))
     True
     """
-    chain = ""
-    for diff_id in map(str, diff_ids):
-        chain = str(Digest.of(f"{chain} {diff_id}".encode())) if chain else diff_id
-    return chain
+    return str(chain_ids(diff_ids)[-1]) if diff_ids else ""
 
 
 def verbose_info(record: ImageRecord, store: ImageStore) -> dict[str, str]:

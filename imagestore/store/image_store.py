@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from imagestore.store.copy.options import CopyOptions, CopyReport
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.image import Image
+    from imagestore.store.image_groups import ImageGroup
     from imagestore.store.leases import HeldLease
     from imagestore.store.maintenance.check import CheckReport
     from imagestore.store.maintenance.eviction import EvictionPolicy, EvictionReport
@@ -276,6 +277,14 @@ class ImageStore:
         ``after`` is (reference, handler) of the last image of the page before; a page costs what it has.
         """
         return self._images.list(name, runtime_handler, after, limit)
+
+    def images_by_id(self) -> dict[str, ImageGroup]:
+        """All records by image id (in text form), with their references, handlers and pins; reads no document."""
+        return self._images.by_id()
+
+    def image_group(self, image_id: Digest) -> ImageGroup | None:
+        """The records of one image id, under all runtime handlers; None if there are none."""
+        return self._images.group(image_id)
 
     def remove(
         self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False

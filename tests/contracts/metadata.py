@@ -16,7 +16,7 @@ import pytest
 
 from imagestore import Descriptor, Digest, MetadataStore, Platform
 from imagestore.errors import AlreadyExistsError, InvalidInputError, LeaseNotFoundError, NotFoundError
-from imagestore.metadata.records import HolderKind, ImageRecord, NamedImage
+from imagestore.metadata.records import HolderKind, ImageRecord, ListedImage, NamedImage
 from imagestore.oci.media_types import OCI_MANIFEST
 
 A, B, C, D = (Digest.of(name.encode()) for name in "abcd")
@@ -99,7 +99,8 @@ class MetadataContract:
         assert metadata.images.find(image_id_prefix=str(C)) == []
         assert metadata.images.find(after=("registry.example/a:1", "runc"), limit=2) == list(stored[2:4])
         listed = metadata.images.find_listed(handler="runc")
-        assert len(listed) == len(metadata.images.find_listed(image_id=str(B), handler="runc"))
+        assert listed == [ListedImage.of(each) for each in stored if each.handler == "runc"]
+        assert listed == metadata.images.find_listed(image_id=str(B), handler="runc")
 
     def test_all_of_several_or_none(self, metadata: MetadataStore) -> None:
         def records() -> object:

@@ -133,14 +133,12 @@ class PostgresImages:
         given = {name: value for name, value in (("handler", handler), ("image_id", image_id)) if value is not None}
         condition = " AND ".join(["scope = %(scope)s", *(f"{name} = %({name})s" for name in given)])
         query = (
-            "SELECT reference, handler, image_id, target::json ->> 1, content_size, pinned"  # noqa: S608
+            "SELECT reference, handler, image_id, target::json ->> 1, manifest::json ->> 1, content_size, pinned"  # noqa: S608
             f" FROM image WHERE {condition} ORDER BY reference, handler"
         )
         with self._database.reading_long() as db:
-            return [
-                ListedImage(reference, name, config, target, size, bool(pinned))
-                for reference, name, config, target, size, pinned in _run(db, query, {**given, "scope": self._scope})
-            ]
+            found = _run(db, query, {**given, "scope": self._scope})
+        return [ListedImage(*row[:-1], bool(row[-1])) for row in found]
 
     def find_by_root(self, digest: Digest) -> list[ImageRecord]:
         """Records that hold this index or manifest."""

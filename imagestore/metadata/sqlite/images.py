@@ -136,13 +136,13 @@ class SqliteImages:
         given = {name: value for name, value in (("handler", handler), ("image_id", image_id)) if value is not None}
         condition = " AND ".join(f"{name} = :{name}" for name in given) or "TRUE"
         query = (
-            "SELECT reference, handler, image_id, json_extract(target, '$[1]'), content_size, pinned"  # noqa: S608
-            f" FROM image WHERE {condition} ORDER BY reference, handler"
+            "SELECT reference, handler, image_id, json_extract(target, '$[1]'), json_extract(manifest, '$[1]'),"  # noqa: S608
+            f" content_size, pinned FROM image WHERE {condition} ORDER BY reference, handler"
         )
         with self._database.reading() if image_id is not None else self._database.reading_apart() as db:
             return [
-                ListedImage(reference, name, config, target, size, bool(pinned))
-                for reference, name, config, target, size, pinned in db.execute(query, given)
+                ListedImage(reference, name, config, target, manifest, size, bool(pinned))
+                for reference, name, config, target, manifest, size, pinned in db.execute(query, given)
             ]
 
     def _refuse_found(self, table: str, condition: str, values: Mapping[str, str]) -> None:
