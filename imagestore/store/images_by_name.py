@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError, StoreBusyError
 from imagestore.oci.reference import Reference
-from imagestore.store import garbage, record_lookup
+from imagestore.store import garbage, in_use, record_lookup
 from imagestore.store.image import Image
 from imagestore.store.maintenance.removal import Removal, Removals, Remover
 from imagestore.store.record_lookup import RemovalRule
@@ -72,6 +72,10 @@ class ImagesByName:
 
         found = self._metadata.images.find_listed(image_id=image_id)
         return by_image(found, record_lookup.pinned_by(self._parts.config))
+
+    def note_in_use(self, images: Iterable[tuple[str, str]], holder: str, seconds: float) -> Keys:
+        """See ImageStore.note_in_use()."""
+        return in_use.note(self._metadata, images, holder=holder, seconds=seconds, default_handler=self._default)
 
     def rule(self, runtime_handler: str | None, all_handlers: bool = False, only_name: bool = False) -> RemovalRule:
         """How a call understands a name.

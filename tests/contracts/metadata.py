@@ -133,6 +133,15 @@ class MetadataContract:
         (unpinned,) = metadata.images.pin([(NAME, "runc")], is_pinned=False)
         assert not unpinned.is_pinned
 
+    def test_uses_of_several(self, metadata: MetadataStore) -> None:
+        for handler in ("kata", "runc"):
+            metadata.images.put(record(handler=handler), {})
+        metadata.images.touch_many([])
+        metadata.images.touch_many([(NAME, "runc"), (NAME, "none"), (NAME, "runc")])
+        used = {each.handler: each.used_at for each in metadata.images.find()}
+        # They were put a moment ago, which is a use too.
+        assert used == {"kata": 0, "runc": 0}
+
     def test_edges_keep_what_they_lead_to(self, metadata: MetadataStore) -> None:
         metadata.images.put(record(), {A: [B]})
         metadata.graph.put_edges({B: [C], C: [A]})
