@@ -153,6 +153,23 @@ class MirrorSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishSettings:
+    """Into which containerd images are published, and how; the plugin table ``io.imagestore.publish.v1``.
+
+    Attributes:
+        address: ``unix:///PATH`` of its socket; empty if nothing is published.
+        namespace: where its CRI plugin looks.
+        content: ``auto`` (layers aren't kept there), ``link`` or ``copy`` (they are).
+        repair_seconds: between two complete comparisons.
+    """
+
+    address: str = ""
+    namespace: str = "k8s.io"
+    content: str = "auto"
+    repair_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What the images section says, without platforms.
 
@@ -165,6 +182,7 @@ class Settings:
         image_verifier: programs that check an image before it is fetched; None when not configured.
         registry: what is allowed and limited about registries.
         mirror: what a mirror serves.
+        publish: into which containerd images are published.
     """
 
     snapshotter: str = ""
@@ -175,6 +193,7 @@ class Settings:
     image_verifier: VerifierSettings | None = None
     registry: RegistrySettings = field(default_factory=RegistrySettings)
     mirror: MirrorSettings = field(default_factory=MirrorSettings)
+    publish: PublishSettings = field(default_factory=PublishSettings)
 
 
 @dataclass(frozen=True, slots=True)

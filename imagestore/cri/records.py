@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import imagestore.platforms as platforms
 from imagestore.cri.model import ImageSpec, ServedImage
@@ -34,6 +34,7 @@ from imagestore.oci.image_config import chain_ids
 from imagestore.oci.reference import Reference
 from imagestore.store import record_lookup
 from imagestore.store.image import Image
+from imagestore.store.image_groups import Group, by_image_and_handler, is_pinned
 from imagestore.util.text import is_utf8
 
 if TYPE_CHECKING:
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
     from imagestore.content.api import ContentStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.store.image_store import ImageStore
-
-
-#: All references of one image of one handler; never empty.
-Group: TypeAlias = "Sequence[ListedImage]"
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 _NUMBERS: Final = range(-(2**63), 2**63)
@@ -114,10 +111,8 @@ def find_groups(store: ImageStore, spec: ImageSpec) -> list[Group]:
         lines = [ListedImage.of(image.record) for image in images]
     else:
         lines = store.metadata.images.find_listed()
-    groups: dict[tuple[str, str], list[ListedImage]] = {}
-    for line in lines:
-        groups.setdefault((line.image_id, line.handler), []).append(line)
-    return [all_references(store, group[0]) if spec.image else group for group in groups.values()]
+    groups = by_image_and_handler(lines)
+    return [all_references(store, group[0]) for group in groups] if spec.image else groups
 
 
 def served_images(groups: Iterable[Group], store: ImageStore, users: ImageUsers) -> list[ServedImage]:
@@ -139,7 +134,7 @@ def _entry(records: Group, pinned: Set[str], content: ContentStore, users: Image
         uid=uid,
         username=user if uid is None else "",
         spec=ImageSpec(first.reference, first.handler),
-        is_pinned=any(record.is_pinned or record.reference in pinned for record in records),
+        is_pinned=is_pinned(records, pinned),
     )
 
 
@@ -186,6 +181,19 @@ def _user(raw: bytes) -> str:
     return name if len(name) <= _LONGEST_USER and is_utf8(name) else ""
 
 
+<<<<<<< HEAD
+=======
+def chain_id(diff_ids: Sequence[Digest]) -> str:
+    """Identity of stacked layers; empty without layers.
+
+    >>> from imagestore.oci.digest import Digest
+    >>> chain_id([Digest.of(b"base")]) == str(Digest.of(b"base"))
+    True
+    """
+    return str(chain_ids(diff_ids)[-1]) if diff_ids else ""
+
+
+>>>>>>> p4
 def verbose_info(record: ImageRecord, store: ImageStore) -> dict[str, str]:
     """The ``info`` of a verbose status: JSON texts by key.
 

@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from imagestore.util.endpoint import Endpoint
-from imagestore.util.grpc_channel import GrpcChannel
-
 import imagestore.protos.containerd.containers_pb2 as containers_pb2
 import imagestore.protos.containerd.containers_pb2_grpc as containers_grpc
 import imagestore.protos.containerd.content_pb2 as content_pb2
@@ -40,16 +37,17 @@ from imagestore.errors import AlreadyExistsError, NotFoundError
 from imagestore.protos.google.protobuf.empty_pb2 import Empty
 from imagestore.protos.google.protobuf.field_mask_pb2 import FieldMask
 from imagestore.publish.wanted import PINNED, ActualImage
+from imagestore.util.endpoint import Endpoint
+from imagestore.util.grpc_channel import GrpcChannel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from imagestore.util.grpc_channel import Exchange
-
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.util.cancel import CancelToken
+    from imagestore.util.grpc_channel import Exchange
 
 NAMESPACE_HEADER: Final = "containerd-namespace"
 LEASE_HEADER: Final = "containerd-lease"
