@@ -231,6 +231,12 @@ class Config:
             raise UnknownRuntimeHandlerError(name, list(self.handlers))
         return found
 
+    @property
+    def containerd_root(self) -> str:
+        """The folder in which containerd keeps what lasts: its key ``root``, or its default."""
+        entry = self.document.get("root")
+        return entry.value if entry is not None and isinstance(entry.value, str) else "/var/lib/containerd"
+
     def snapshotters(self, name: str) -> tuple[str, ...]:
         """For which snapshotters a handler's images have to be unpacked: where they differ, that of pulls is second.
 

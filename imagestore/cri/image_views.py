@@ -24,8 +24,9 @@ from imagestore.metadata.records import ListedImage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from imagestore.cri.records import Group, ImageUsers
+    from imagestore.cri.records import ImageUsers
     from imagestore.metadata.records import ImageRecord
+    from imagestore.store.image_groups import Group
     from imagestore.store.image_store import ImageStore
 
 log = logging.getLogger(__name__)

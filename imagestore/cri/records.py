@@ -30,7 +30,6 @@ from imagestore.metadata.records import ListedImage
 from imagestore.metadata.sqlite.failures import CORRUPT_HINT
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Digest
-from imagestore.oci.image_config import chain_ids
 from imagestore.oci.reference import Reference
 from imagestore.store import record_lookup
 from imagestore.store.image import Image
@@ -38,7 +37,7 @@ from imagestore.store.image_groups import Group, by_image_and_handler, is_pinned
 from imagestore.util.text import is_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence, Set
+    from collections.abc import Iterable, Set
 
     from imagestore.content.api import ContentStore
     from imagestore.metadata.records import ImageRecord
@@ -181,19 +180,6 @@ def _user(raw: bytes) -> str:
     return name if len(name) <= _LONGEST_USER and is_utf8(name) else ""
 
 
-<<<<<<< HEAD
-=======
-def chain_id(diff_ids: Sequence[Digest]) -> str:
-    """Identity of stacked layers; empty without layers.
-
-    >>> from imagestore.oci.digest import Digest
-    >>> chain_id([Digest.of(b"base")]) == str(Digest.of(b"base"))
-    True
-    """
-    return str(chain_ids(diff_ids)[-1]) if diff_ids else ""
-
-
->>>>>>> p4
 def verbose_info(record: ImageRecord, store: ImageStore) -> dict[str, str]:
     """The ``info`` of a verbose status: JSON texts by key.
 
@@ -218,6 +204,5 @@ def verbose_info(record: ImageRecord, store: ImageStore) -> dict[str, str]:
         return {"imagestore": json.dumps(own)}  # an artifact: its config describes no image
     except (ContentNotFoundError, IntegrityError) as error:
         return {"imagestore": json.dumps({**own, "damage": str(error)})}
-    chains = chain_ids(config.diff_ids)
-    shown = {"chainID": chains[-1] if chains else "", "imageSpec": json.loads(config.raw)}
+    shown = {"chainID": str(config.chain_ids[-1]) if config.chain_ids else "", "imageSpec": json.loads(config.raw)}
     return {"imagestore": json.dumps(own), "info": json.dumps(shown)}

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from imagestore.cri.model import FilesystemUsage, ServedImage
-    from imagestore.cri.records import Group
     from imagestore.metadata.records import ListedImage
+    from imagestore.store.image_groups import Group
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
 

@@ -37,6 +37,7 @@ from imagestore.errors import AlreadyExistsError, NotFoundError
 from imagestore.protos.google.protobuf.empty_pb2 import Empty
 from imagestore.protos.google.protobuf.field_mask_pb2 import FieldMask
 from imagestore.publish.wanted import PINNED, ActualImage
+from imagestore.util.cancel import CancelToken
 from imagestore.util.endpoint import Endpoint
 from imagestore.util.grpc_channel import GrpcChannel
 
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
-    from imagestore.util.cancel import CancelToken
     from imagestore.util.grpc_channel import Exchange
 
 NAMESPACE_HEADER: Final = "containerd-namespace"
@@ -339,9 +339,9 @@ class Containerd:
     # Events and containers.
 
     def events(self, filters: Sequence[str], cancel: CancelToken) -> Iterator[tuple[str, str]]:
-        """(topic, namespace) of events from now on, until the connection ends.
+        """(topic, namespace) of events, until the connection ends.
 
-        The first item, of an empty topic, says that the subscription stands: what happens from then on is heard.
+        The first item, of an empty topic, says that the call was sent; containerd doesn't say from when on it hears.
         """
         request = events_pb2.SubscribeRequest(filters=filters)
         stream = self._channel.stream(self._events.Subscribe, request, "Subscribe", cancel=cancel, has_limit=False)
@@ -371,9 +371,10 @@ class Containerd:
                 found[name] = image.id
         return found
 
-    def cri_image_filesystems(self) -> list[Usage]:
-        """The file systems of CRI's images."""
-        answer = self._channel.call(self._cri.ImageFsInfo, cri_pb2.ImageFsInfoRequest(), "ImageFsInfo")
+    def cri_image_filesystems(self, *, seconds: float) -> list[Usage]:
+        """The file systems of CRI's images; the call ends after so many seconds."""
+        request = cri_pb2.ImageFsInfoRequest()
+        answer = self._channel.call(self._cri.ImageFsInfo, request, "ImageFsInfo", cancel=CancelToken(seconds))
         return [
             Usage(each.fs_id.mountpoint, each.used_bytes.value, each.inodes_used.value, each.timestamp)
             for each in answer.image_filesystems

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import logging
-import threading
-import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from imagestore.cri.model import FilesystemUsage
-from imagestore.errors import ImageStoreError
 from imagestore.publish.file_systems import ImageFileSystems
 from imagestore.publish.following import PublishFollower
 from imagestore.publish.publisher import Publisher
@@ -24,8 +20,6 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.registry.events import Observer
     from imagestore.store.workers import StoreWorkers
-
-log = logging.getLogger(__name__)
 
 #: The name by which health checks ask for it.
 HEALTH_NAME: Final = "imagestore.publish"
@@ -63,9 +57,10 @@ class ServedPublisher:
             self.publisher,
             workers.lend,
             repair_seconds=settings.repair_seconds,
-            heard=functools.partial(loop.call_soon_threadsafe, heard),
+            heard=lambda: _call(loop, heard),
         )
-        self._file_systems = ImageFileSystems(self.publisher.client, workers.lend)
+        self._workers = workers
+        self._file_systems = ImageFileSystems(self.publisher.client, self._root)
 
     def start(self) -> None:
         """Follow; returns at once, whether containerd runs or not."""
@@ -82,6 +77,10 @@ class ServedPublisher:
             return f"containerd is away: {self.follower.reason}"
         counts = self.publisher.states.counts()
         return "containerd: " + ", ".join(f"{count} {state.value}" for state, count in counts.items() if count)
+
+    def _root(self) -> Path:
+        with self._workers.lend() as store:
+            return Path(store.config.containerd_root)
 
     def close(self) -> None:
         """End the work; what was begun is continued by the next start."""
@@ -108,3 +107,7 @@ class ServedPublisher:
             FilesystemUsage(each.mountpoint, each.timestamp, each.used_bytes, each.inodes_used)
             for each in self._file_systems.now()
         ]
+
+
+def _call(loop: asyncio.AbstractEventLoop, heard: Callable[[], None]) -> None:
+    loop.call_soon_threadsafe(heard)
