@@ -65,11 +65,16 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
     """Answers CRI's image calls."""
 
     def __init__(
-        self, workers: StoreWorkers, pulls: PullQueue, readiness: Readiness, *, is_for_kubelet: bool = False
+        self,
+        workers: StoreWorkers,
+        pulls: PullQueue,
+        readiness: Readiness | None = None,
+        *,
+        is_for_kubelet: bool = False,
     ) -> None:
         self._workers = workers
         self._pulls = pulls
-        self._readiness = readiness
+        self._readiness = readiness or AlwaysReady()
         users = ImageUsers()
         self._view: ImageView = KubeletView(users) if is_for_kubelet else HandlerView()
         self._messages = ImageMessageCache(users, names_handlers=self._view.names_handlers)
@@ -280,7 +285,7 @@ def add_cri(
         readiness: makes images runnable; by default the store is all that the runtime needs.
         is_for_kubelet: a kubelet's view of images (image_views) instead of KEP-4216's.
     """
-    images = ImageServicer(workers, pulls, readiness or AlwaysReady(), is_for_kubelet=is_for_kubelet)
+    images = ImageServicer(workers, pulls, readiness, is_for_kubelet=is_for_kubelet)
     api_pb2_grpc.add_ImageServiceServicer_to_server(images, server)
     runtime = RuntimeServicer(workers).handlers(RUNTIME_SERVICE)
     server.add_generic_rpc_handlers((runtime, AbsentMethods("/runtime.", _missing)))
