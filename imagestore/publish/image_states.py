@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.publish.model import ImageState
+from imagestore.publish.owner_state import ImageNote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -88,6 +89,8 @@ class ImageStates:
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: dict[str, Entry] = {}
+        #: How often something has changed, so that who writes it down knows when.
+        self.changes = 0
 
     def entry(self, image_id: str) -> Entry:
         """The entry of an id, a new one for an id that isn't known."""
@@ -113,10 +116,11 @@ class ImageStates:
 
     def met(self, image_id: str, number: int | None, ways: Counter[ContentWay] | None = None) -> None:
         """containerd has it as the store wanted it at this change number."""
-        entry = self._set(image_id, ImageState.PUBLISHED)
+        entry = self.entry(image_id)
         entry.checked_at, entry.tries, entry.next_try = number, 0, None
         if ways:
             entry.ways = ways
+        self._set(image_id, ImageState.PUBLISHED)
 
     def cannot_run(self, image_id: str, number: int | None, reason: str) -> None:
         """No container can be made of it."""
@@ -125,9 +129,10 @@ class ImageStates:
 
     def failed(self, image_id: str, reason: str) -> None:
         """A publish failed; plans the next one."""
-        entry = self._set(image_id, ImageState.FAILED, reason)
+        entry = self.entry(image_id)
         delay = min(FIRST_RETRY_SECONDS * 2**entry.tries, LAST_RETRY_SECONDS)
         entry.tries, entry.next_try, entry.checked_at = entry.tries + 1, self._clock() + delay, None
+        self._set(image_id, ImageState.FAILED, reason)
 
     def unmet(self, image_ids: Collection[str]) -> None:
         """containerd doesn't have these as they are wanted."""
@@ -137,6 +142,7 @@ class ImageStates:
                 entry.checked_at = None
                 if entry.state in (ImageState.PUBLISHED, ImageState.NOT_RUNNABLE):
                     entry.state = ImageState.STALE
+                    self.changes += 1
 
     def unknown(self) -> None:
         """Nothing is known of containerd any more."""
@@ -151,6 +157,7 @@ class ImageStates:
                 is_idle = entry.running is None or entry.running.done()
                 if image_id not in wanted and is_idle and entry.begun is None:
                     del self._entries[image_id]
+                    self.changes += 1
 
     def forget(self, image_id: str) -> None:
         """The store doesn't have it any more."""
@@ -169,6 +176,15 @@ class ImageStates:
             begun = [each.begun for each in self._entries.values() if each.begun is not None]
         return {each.lease for each in begun if each.has_lease}
 
+    def notes(self) -> dict[str, ImageNote]:
+        """What others should know of each id; none of an id that was found published."""
+        with self._lock:
+            return {
+                key: ImageNote(each.state, each.reason, each.next_try, dict(each.ways or {}))
+                for key, each in self._entries.items()
+                if each.state is not ImageState.PUBLISHED or each.ways
+            }
+
     def counts(self) -> dict[ImageState, int]:
         """How many ids are in each state."""
         found = dict.fromkeys(ImageState, 0)
@@ -180,5 +196,7 @@ class ImageStates:
     def _set(self, image_id: str, state: ImageState, reason: str = "") -> Entry:
         entry = self.entry(image_id)
         with self._lock:
-            entry.state, entry.reason = state, reason
+            if (entry.state, entry.reason) != (state, reason):
+                entry.state, entry.reason = state, reason
+                self.changes += 1
         return entry

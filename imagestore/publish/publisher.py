@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,6 +32,7 @@ from imagestore.publish.image_records import RecordKeeper
 from imagestore.publish.image_states import ImageStates, PublishTotals
 from imagestore.publish.model import ImageState
 from imagestore.publish.owner_lock import OwnerLock
+from imagestore.publish.owner_state import OwnerState
 from imagestore.publish.publication import NotRunnableError, Publication, PublishContext, repair_image
 from imagestore.publish.pull_delivery import PullDelivery
 from imagestore.publish.reconciling import RunningReconcile, results
@@ -107,7 +109,7 @@ class Publisher:
         self.owner = Owner(store.id, machine_mark("publish"))
         self.states = ImageStates(clock)
         self.totals = PublishTotals()
-        self._lock = OwnerLock(store.root, f"{self.client.address} {namespace}")
+        self.lock = OwnerLock(store.root, self.client.address, namespace)
         self._connecting = threading.Lock()
         self._connection: Connection | None = None
         self.records = RecordKeeper(self.client, self.owner, self._lend)
@@ -234,7 +236,7 @@ class Publisher:
         """
         with self._connecting:
             if self._connection is None:
-                self._lock.acquire()
+                self.own()
                 self._connection = connect(
                     self.client,
                     store,
@@ -244,6 +246,21 @@ class Publisher:
                     held_leases=self.states.leases_held(),
                 )
             return self._connection
+
+    def own(self) -> None:
+        """Become the store's publisher into this containerd; again is no error.
+
+        Raises:
+            PublisherRunningError: another process is.
+        """
+        self.lock.acquire(self.own_state("not connected yet"))
+
+    def own_state(self, reason: str) -> OwnerState:
+        """What other processes should know; ``reason`` is why containerd can't be used."""
+        known = self._connection
+        way, why = (known.way, known.way_reason) if known is not None else (None, "")
+        images = self.states.notes()
+        return OwnerState(os.getpid(), self.client.address, self.client.namespace, reason, way, why, images)
 
     def disconnected(self) -> None:
         """The connection was lost: another containerd may answer the next time."""
@@ -274,7 +291,7 @@ class Publisher:
         self._deliveries.shutdown(cancel_futures=True)
         self._executor.shutdown(cancel_futures=True)
         self.client.close()
-        self._lock.release()
+        self.lock.release()
 
     def __enter__(self) -> Self:
         return self
