@@ -106,6 +106,9 @@ class ImageRecords(Protocol):
     def touch(self, reference: str, handler: str) -> None:
         """Note that a record is used now: at most one write a minute, not synced, and none where none is possible."""
 
+    def touch_many(self, keys: Collection[tuple[str, str]]) -> None:
+        """As touch() for several records by (reference, handler), in one transaction."""
+
 
 class Leases(Protocol):
     """Leases by id, and what they list: containerd's, with its labels for expiry and flatness.

@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from imagestore.util.endpoint import Endpoint
-from imagestore.util.grpc_channel import GrpcChannel
-
 import imagestore.protos.containerd.containers_pb2 as containers_pb2
 import imagestore.protos.containerd.containers_pb2_grpc as containers_grpc
 import imagestore.protos.containerd.content_pb2 as content_pb2
@@ -40,16 +37,17 @@ from imagestore.errors import AlreadyExistsError, NotFoundError
 from imagestore.protos.google.protobuf.empty_pb2 import Empty
 from imagestore.protos.google.protobuf.field_mask_pb2 import FieldMask
 from imagestore.publish.wanted import PINNED, ActualImage
+from imagestore.util.cancel import CancelToken
+from imagestore.util.endpoint import Endpoint
+from imagestore.util.grpc_channel import GrpcChannel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from imagestore.util.grpc_channel import Exchange
-
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
-    from imagestore.util.cancel import CancelToken
+    from imagestore.util.grpc_channel import Exchange
 
 NAMESPACE_HEADER: Final = "containerd-namespace"
 LEASE_HEADER: Final = "containerd-lease"
@@ -341,9 +339,9 @@ class Containerd:
     # Events and containers.
 
     def events(self, filters: Sequence[str], cancel: CancelToken) -> Iterator[tuple[str, str]]:
-        """(topic, namespace) of events from now on, until the connection ends.
+        """(topic, namespace) of events, until the connection ends.
 
-        The first item, of an empty topic, says that the subscription stands: what happens from then on is heard.
+        The first item, of an empty topic, says that the call was sent; containerd doesn't say from when on it hears.
         """
         request = events_pb2.SubscribeRequest(filters=filters)
         stream = self._channel.stream(self._events.Subscribe, request, "Subscribe", cancel=cancel, has_limit=False)
@@ -373,9 +371,10 @@ class Containerd:
                 found[name] = image.id
         return found
 
-    def cri_image_filesystems(self) -> list[Usage]:
-        """The file systems of CRI's images."""
-        answer = self._channel.call(self._cri.ImageFsInfo, cri_pb2.ImageFsInfoRequest(), "ImageFsInfo")
+    def cri_image_filesystems(self, *, seconds: float) -> list[Usage]:
+        """The file systems of CRI's images; the call ends after so many seconds."""
+        request = cri_pb2.ImageFsInfoRequest()
+        answer = self._channel.call(self._cri.ImageFsInfo, request, "ImageFsInfo", cancel=CancelToken(seconds))
         return [
             Usage(each.fs_id.mountpoint, each.used_bytes.value, each.inodes_used.value, each.timestamp)
             for each in answer.image_filesystems

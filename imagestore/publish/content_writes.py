@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import BinaryIO
 
-    from imagestore.util.grpc_channel import Exchange
-
     from imagestore.oci.digest import Digest
     from imagestore.publish.containerd import Containerd
     from imagestore.util.cancel import CancelToken
+    from imagestore.util.grpc_channel import Exchange
 
 WriteStream: TypeAlias = "Exchange[content_pb2.WriteContentRequest, content_pb2.WriteContentResponse]"
 

@@ -26,10 +26,7 @@ def containers_by_image(client: Containerd) -> dict[str, list[str]]:
     return dict(found)
 
 
-def touch_images_in_use(client: Containerd, store: ImageStore) -> int:
-    """Note the images of all containers as used now, under every handler; returns how many ids they have."""
-    used = containers_by_image(client)
-    for image_id in used:
-        for listed in store.metadata.images.find_listed(image_id=image_id):
-            store.touch(listed.reference, runtime_handler=listed.handler)
-    return len(used)
+def note_images_in_use(client: Containerd, store: ImageStore) -> None:
+    """Note the images of all containers and sandboxes as in use, under every handler."""
+    used = [(image_id, "") for image_id in containers_by_image(client)]
+    store.note_in_use(used, holder=client.address.removeprefix("unix://"))

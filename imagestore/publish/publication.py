@@ -96,7 +96,7 @@ class ImageDocuments:
     @property
     def chains(self) -> list[str]:
         """The chain id at each height."""
-        return chain_ids([layer.diff_id for layer in self.layers])
+        return [str(each) for each in chain_ids(layer.diff_id for layer in self.layers)]
 
     @classmethod
     def read(cls, content: ContentStore, descriptor: Descriptor) -> ImageDocuments:

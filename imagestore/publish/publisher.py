@@ -28,7 +28,7 @@ from imagestore.publish.blobs import BlobBringer
 from imagestore.publish.connection import CONTENT_MODES, Connection, connect
 from imagestore.publish.containerd import Containerd
 from imagestore.publish.image_records import RecordKeeper
-from imagestore.publish.image_states import ImageStates
+from imagestore.publish.image_states import ImageStates, PublishTotals
 from imagestore.publish.model import ImageState
 from imagestore.publish.owner_lock import OwnerLock
 from imagestore.publish.publication import NotRunnableError, Publication, PublishContext, repair_image
@@ -106,6 +106,7 @@ class Publisher:
         self.client = Containerd(address, namespace=namespace, cancel=self._cancel)
         self.owner = Owner(store.id, machine_mark("publish"))
         self.states = ImageStates(clock)
+        self.totals = PublishTotals()
         self._lock = OwnerLock(store.root, f"{self.client.address} {namespace}")
         self._connecting = threading.Lock()
         self._connection: Connection | None = None
@@ -358,9 +359,12 @@ class Publisher:
             publication = entry.begun or Publication(context, wanted.image_id, self._cancel)
             entry.begun = publication
             try:
-                publication.bring(wanted)
-                self.records.make(publication, wanted)
-                publication.wait_until_known()
+                with self.totals.timed("content"):
+                    publication.bring(wanted)
+                with self.totals.timed("records"):
+                    self.records.make(publication, wanted)
+                    publication.wait_until_known()
+                self.totals.published(publication.ways)
                 return publication.ways
             except NotFoundError as error:
                 # Somebody ended the lease, or a blob went between two steps (`rmi` at the same time): from the start.
@@ -372,7 +376,8 @@ class Publisher:
                     raise
             finally:
                 entry.begun = None
-                publication.end()
+                with self.totals.timed("collection"):
+                    publication.end()
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _unready(self, store: ImageStore, connection: Connection, wanted: Mapping[str, WantedImage]) -> set[str]:
