@@ -42,6 +42,7 @@ class BlobBringer:
         content: the store's.
         folder: containerd's content folder; None where files placed there don't count.
         store_id: part of the names of writes.
+        is_durable: layers stay in containerd, so their names must survive a loss of power before they are recorded.
     """
 
     def __init__(self, client: Containerd, content: ContentStore, folder: ContentFolder | None, store_id: str) -> None:
