@@ -36,6 +36,7 @@ from imagestore.publish.owner_state import OwnerState
 from imagestore.publish.publication import NotRunnableError, Publication, PublishContext, repair_image
 from imagestore.publish.pull_delivery import PullDelivery
 from imagestore.publish.reconciling import RunningReconcile, results
+from imagestore.publish.status import StatusReader
 from imagestore.publish.wanted import Owner
 from imagestore.util.cancel import CancelToken
 from imagestore.util.machine import machine_mark
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
     from imagestore.oci.digest import Digest
     from imagestore.publish.image_states import Entry
-    from imagestore.publish.model import ContentWay, ReconcileReport
+    from imagestore.publish.model import ContentWay, PublisherStatus, ReconcileReport
     from imagestore.publish.wanted import WantedImage
     from imagestore.registry.events import Observer
     from imagestore.store.image_store import ImageStore
@@ -113,6 +114,7 @@ class Publisher:
         self._connecting = threading.Lock()
         self._connection: Connection | None = None
         self.records = RecordKeeper(self.client, self.owner, self._lend)
+        self._status = StatusReader(self.client, self.owner, self.records, self.lock, content)
         self._executor = ThreadPoolExecutor(PUBLISHES_AT_ONCE, thread_name_prefix="publish")
         self._deliveries = ThreadPoolExecutor(DELIVERIES_AT_ONCE, thread_name_prefix="deliver")
 
@@ -157,6 +159,23 @@ class Publisher:
         with self._lend() as store:
             self.connection(store)
         return self.records.delete([image.name for image in self.records.own()])
+
+    def status(self, name: str | None = None, *, runtime_handler: str | None = None) -> PublisherStatus:
+        """How publishing stands, beside a running publisher too; nothing is published.
+
+        Args:
+            name: only of the images that ImageStore.list() finds by this name, and nothing about others.
+            runtime_handler: only this handler's.
+
+        Raises:
+            ImageNotFoundError: the store has no such image.
+        """
+        with self._lend() as store:
+            image_ids = None if name is None else image_ids_of(store, name, runtime_handler)
+            own = None
+            if self.lock.is_held or self._connection is not None:
+                own = self.own_state("" if self._connection is not None else "not connected yet")
+            return self._status.read(store, own, image_ids)
 
     # For a server.
 

@@ -37,15 +37,18 @@ class UnpackedImages:
 
     def missing(self, content: ContentStore, images: Iterable[WantedImage]) -> set[str]:
         """The ids of the images that aren't; a call for each snapshotter."""
+        return {image_id for image_id, snapshotters in self.lacking(content, images).items() if snapshotters}
+
+    def lacking(self, content: ContentStore, images: Iterable[WantedImage]) -> dict[str, tuple[str, ...]]:
+        """The snapshotters for which each image isn't, by its id; a call for each snapshotter."""
         there: dict[str, set[str]] = {}
-        found = set()
+        found = {}
         for image in images:
             tops = self._tops_of(content, image)
             for snapshotter in image.snapshotters:
                 if snapshotter not in there:
                     there[snapshotter] = self._client.snapshots(snapshotter)
-                if not tops <= there[snapshotter]:
-                    found.add(image.image_id)
+            found[image.image_id] = tuple(each for each in image.snapshotters if not tops <= there[each])
         return found
 
     def _tops_of(self, content: ContentStore, image: WantedImage) -> set[str]:
