@@ -13,8 +13,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import imagestore.publish.content_writes as content_writes
+import imagestore.publish.leases as leases
 from imagestore.errors import PreconditionError
-from imagestore.publish import content_writes, leases
 from imagestore.publish.content_folder import ContentFolder
 from imagestore.publish.model import ContentWay
 from imagestore.publish.publication import LAYERS_AT_ONCE

@@ -31,13 +31,11 @@ import imagestore.protos.containerd.snapshots_pb2 as snapshots_pb2
 import imagestore.protos.containerd.snapshots_pb2_grpc as snapshots_grpc
 import imagestore.protos.containerd.types_pb2 as types_pb2
 import imagestore.protos.containerd.version_pb2_grpc as version_grpc
-import imagestore.protos.cri.api_pb2 as cri_pb2
-import imagestore.protos.cri.api_pb2_grpc as cri_grpc
 from imagestore.errors import AlreadyExistsError, NotFoundError
 from imagestore.protos.google.protobuf.empty_pb2 import Empty
 from imagestore.protos.google.protobuf.field_mask_pb2 import FieldMask
+from imagestore.publish.cri_plugin import CriPlugin
 from imagestore.publish.wanted import PINNED, ActualImage
-from imagestore.util.cancel import CancelToken
 from imagestore.util.endpoint import Endpoint
 from imagestore.util.grpc_channel import GrpcChannel
 
@@ -47,6 +45,7 @@ if TYPE_CHECKING:
 
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
+    from imagestore.util.cancel import CancelToken
     from imagestore.util.grpc_channel import Exchange
 
 NAMESPACE_HEADER: Final = "containerd-namespace"
@@ -84,16 +83,6 @@ class Container:
     labels: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What CRI says of one image file system; bytes and inodes."""
-
-    mountpoint: str
-    used_bytes: int
-    inodes_used: int
-    timestamp: int
-
-
 class Containerd:
     """One containerd, in one namespace; thread-safe. Connects at the first call.
 
@@ -101,6 +90,9 @@ class Containerd:
         address: ``unix:///absolute/path``, or the path.
         namespace: CRI's is ``k8s.io``.
         cancel: ends every call.
+
+    Attributes:
+        cri: its CRI plugin.
 
     Raises:
         InvalidInputError: the address is no unix socket's.
@@ -124,7 +116,7 @@ class Containerd:
         self._leases = leases_grpc.LeasesStub(raw)
         self._snapshots = snapshots_grpc.SnapshotsStub(raw)
         self._version = version_grpc.VersionStub(raw)
-        self._cri = cri_grpc.ImageServiceStub(raw)
+        self.cri = CriPlugin(self._channel)
 
     def close(self) -> None:
         """End the calls and the connection."""
@@ -355,40 +347,10 @@ class Containerd:
         answer = self._channel.call(self._containers.List, request, "Containers.List", metadata=self.metadata())
         return [Container(each.id, each.image, dict(each.labels)) for each in answer.containers]
 
-    # containerd's CRI plugin.
-
-    def cri_image_id(self, name: str) -> str:
-        """The id that CRI resolves a name or an id to; empty if it doesn't know it."""
-        request = cri_pb2.ImageStatusRequest(image=cri_pb2.ImageSpec(image=name))
-        return self._channel.call(self._cri.ImageStatus, request, "ImageStatus").image.id
-
-    def cri_names(self) -> dict[str, str]:
-        """The id of each name that CRI knows, and of each id, in one call."""
-        answer = self._channel.call(self._cri.ListImages, cri_pb2.ListImagesRequest(), "ListImages")
-        found = {}
-        for image in answer.images:
-            for name in (image.id, *image.repo_tags, *image.repo_digests):
-                found[name] = image.id
-        return found
-
-    def cri_image_filesystems(self, *, seconds: float) -> list[Usage]:
-        """The file systems of CRI's images; the call ends after so many seconds."""
-        request = cri_pb2.ImageFsInfoRequest()
-        answer = self._channel.call(self._cri.ImageFsInfo, request, "ImageFsInfo", cancel=CancelToken(seconds))
-        return [
-            Usage(each.fs_id.mountpoint, each.used_bytes.value, each.inodes_used.value, each.timestamp)
-            for each in answer.image_filesystems
-        ]
-
 
 def descriptor_message(descriptor: Descriptor) -> types_pb2.Descriptor:
     """containerd's message of a descriptor."""
     return types_pb2.Descriptor(media_type=descriptor.media_type, digest=str(descriptor.digest), size=descriptor.size)
-
-
-def image_of_container(container: Container, names: Mapping[str, str]) -> str:
-    """The image id of a container; empty if its name isn't known. ``names`` is cri_names()."""
-    return names.get(container.image, container.image if container.image.startswith("sha256:") else "")
 
 
 def _quoted(text: str) -> str:

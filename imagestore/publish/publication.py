@@ -19,13 +19,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import imagestore.publish.leases as leases
 from imagestore.errors import DocumentError, IntegrityError, ServiceUnavailableError
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Verifier
 from imagestore.oci.image_config import chain_ids, image_config
 from imagestore.oci.manifest import Manifest
 from imagestore.oci.reference import Reference
-from imagestore.publish import leases
 from imagestore.publish.containerd_snapshots import ContainerdSnapshots, DamagedLayerError
 from imagestore.publish.snapshots import SnapshotLayer
 from imagestore.store.maintenance.check import CheckReport
@@ -216,7 +216,7 @@ class Publication:
             ServiceUnavailableError: it doesn't hear of the record.
         """
         ends_at = time.monotonic() + KNOWN_SECONDS
-        while self._context.client.cri_image_id(self.image_id) != self.image_id:
+        while self._context.client.cri.image_id(self.image_id) != self.image_id:
             if time.monotonic() >= ends_at:
                 raise ServiceUnavailableError(
                     f"containerd's CRI plugin didn't hear of {self.image_id} within {KNOWN_SECONDS:.0f} s",

@@ -382,7 +382,7 @@ class Publisher:
 
     def _unready(self, store: ImageStore, connection: Connection, wanted: Mapping[str, WantedImage]) -> set[str]:
         """The ids of images that containerd couldn't start, whatever its records say."""
-        known = set(self.client.cri_names().values())
+        known = set(self.client.cri.ids().values())
         runnable = [
             image for image in wanted.values() if self.states.entry(image.image_id).state is not ImageState.NOT_RUNNABLE
         ]
