@@ -27,6 +27,7 @@ from imagestore.oci.manifest import Manifest
 from imagestore.oci.reference import Reference
 from imagestore.publish import leases
 from imagestore.publish.containerd_snapshots import ContainerdSnapshots, DamagedLayerError
+from imagestore.publish.model import ContentWay
 from imagestore.publish.snapshots import SnapshotLayer
 from imagestore.store.maintenance.check import CheckReport
 from imagestore.util.failpoint import reach
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.publish.blobs import BlobBringer
     from imagestore.publish.containerd import Containerd
-    from imagestore.publish.model import ContentWay
     from imagestore.publish.snapshots import SnapshotTarget
     from imagestore.publish.wanted import Owner, WantedImage
     from imagestore.store.image_store import ImageStore
@@ -138,6 +138,8 @@ class Publication:
         self._lease = ""
         # How many layers are unpacked and held by the lease, by manifest and snapshotter.
         self._heights: dict[tuple[Digest, str], int] = {}
+        # Brought, and verified by their unpacking, if that succeeds, or here.
+        self._verified: set[Digest] = set()
         self.ways: Counter[ContentWay] = Counter()
 
     @property
@@ -197,8 +199,7 @@ class Publication:
             for snapshotter, target in self.targets(wanted.snapshotters, repositories).items():
                 self.unpack(snapshotter, target, documents)
             if self._context.keeps_layers:
-                for layer in documents.layers:
-                    self._brought(layer, self._bring(layer, repositories))
+                self._keep_layers(documents, repositories)
             self._bring_documents(documents, wanted.snapshotters, repositories)
 
     def make_records(self, wanted: WantedImage, names: Collection[str]) -> None:
@@ -241,9 +242,16 @@ class Publication:
                 raise
             target.apply(parent, chain_id, layer)
 
-    def _bring(self, layer: SnapshotLayer, repositories: Sequence[Reference]) -> ContentWay:
-        with self._context.slots:
-            return self._context.bringer.bring_layer(layer.blob, repositories, self.lease, self._cancel)
+    def _keep_layers(self, documents: ImageDocuments, repositories: Sequence[Reference]) -> None:
+        """Bring the layers that stay in containerd and weren't unpacked now, which would have verified them."""
+        for layer in documents.layers:
+            if layer.blob.digest in self._verified:
+                continue
+            with self._context.slots:
+                way = self._context.bringer.bring_layer(layer.blob, repositories, self.lease, self._cancel)
+                if way in (ContentWay.LINKED, ContentWay.OWN_FILE):
+                    verify_blob(self._context.content, layer.blob, self._cancel)
+            self._brought(layer, way)
 
     def _bring_documents(
         self, documents: ImageDocuments, snapshotters: Sequence[str], repositories: Sequence[Reference]
@@ -262,6 +270,7 @@ class Publication:
 
     def _brought(self, layer: SnapshotLayer, way: ContentWay) -> None:
         self.ways[way] += layer.blob.size
+        self._verified.add(layer.blob.digest)
 
 
 def _repositories(wanted: WantedImage, manifest: Descriptor) -> list[Reference]:

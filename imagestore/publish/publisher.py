@@ -15,6 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import (
+    ContentNotFoundError,
+    DocumentError,
     ImageNotFoundError,
     ImageStoreError,
     IntegrityError,
@@ -31,7 +33,7 @@ from imagestore.publish.image_records import RecordKeeper
 from imagestore.publish.image_states import ImageStates, PublishTotals
 from imagestore.publish.model import ImageState
 from imagestore.publish.owner_lock import OwnerLock
-from imagestore.publish.publication import NotRunnableError, Publication, PublishContext, repair_image
+from imagestore.publish.publication import ImageDocuments, NotRunnableError, Publication, PublishContext, repair_image
 from imagestore.publish.pull_delivery import PullDelivery
 from imagestore.publish.reconciling import RunningReconcile, results
 from imagestore.publish.wanted import Owner
@@ -216,6 +218,8 @@ class Publisher:
             connection = self.connection(store)
             number, wanted = store.metadata.generation(), self.records.wanted(store)
             unready = self._unready(store, connection, wanted) if is_full else set()
+            if is_full and self._mode == "link":
+                self._relink(store, connection, wanted)
             found = self.records.compare(wanted)
             removed = self.records.remove(store, number, found)
         self.states.keep(wanted)
@@ -261,7 +265,9 @@ class Publisher:
         return PublishContext(
             client=self.client,
             content=store.content,
-            bringer=BlobBringer(self.client, store.content, connection.folder, self.owner.store_id),
+            bringer=BlobBringer(
+                self.client, store.content, connection.folder, self.owner.store_id, is_durable=self._mode != "auto"
+            ),
             owner=self.owner,
             keeps_layers=self._mode != "auto",
             clock=self._clock,
@@ -388,6 +394,15 @@ class Publisher:
         ]
         unpacked = connection.unpacked.missing(store.content, runnable)
         return unpacked | {image.image_id for image in runnable if image.image_id not in known}
+
+    def _relink(self, store: ImageStore, connection: Connection, wanted: Mapping[str, WantedImage]) -> None:
+        """Kept links lead to the store's files of now: a repair makes other ones."""
+        bringer = self.context(store, connection).bringer
+        for manifest in {each.digest: each for image in wanted.values() for each in image.manifests}.values():
+            with contextlib.suppress(DocumentError, ContentNotFoundError, IntegrityError):  # publishing it says so
+                for layer in ImageDocuments.read(store.content, manifest).layers:
+                    if bringer.relink(layer.blob):
+                        log.info("linked again", extra={"blob": str(layer.blob.digest)})
 
     def _follow_removal(self) -> None:
         try:
