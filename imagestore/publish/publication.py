@@ -13,13 +13,14 @@ Each step may be repeated; an interrupted publish is continued by the next one.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import DocumentError, IntegrityError, ServiceUnavailableError
+from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, ServiceUnavailableError
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Verifier
 from imagestore.oci.image_config import chain_ids, image_config
@@ -34,7 +35,7 @@ from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from imagestore.content.api import ContentStore
     from imagestore.oci.descriptor import Descriptor
@@ -298,6 +299,15 @@ def repair_image(store: ImageStore, wanted: WantedImage, cancel: CancelToken) ->
     report = store.repair(CheckReport.of_damaged(damaged), cancel=cancel)
     log.warning("damaged blobs fetched again", extra={"blobs": [str(each) for each in sorted(damaged)]})
     return bool(report.fetched)
+
+
+def relink_layers(context: PublishContext, images: Iterable[WantedImage]) -> None:
+    """Let kept links lead to the store's files of now: a repair makes other ones."""
+    for manifest in {each.digest: each for image in images for each in image.manifests}.values():
+        with contextlib.suppress(DocumentError, ContentNotFoundError, IntegrityError):  # publishing it says so
+            for layer in ImageDocuments.read(context.content, manifest).layers:
+                if context.bringer.relink(layer.blob):
+                    log.info("linked again", extra={"blob": str(layer.blob.digest)})
 
 
 def verify_blob(content: ContentStore, blob: Descriptor, cancel: CancelToken) -> None:
