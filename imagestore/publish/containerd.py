@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -31,11 +30,14 @@ import imagestore.protos.containerd.snapshots_pb2 as snapshots_pb2
 import imagestore.protos.containerd.snapshots_pb2_grpc as snapshots_grpc
 import imagestore.protos.containerd.types_pb2 as types_pb2
 import imagestore.protos.containerd.version_pb2_grpc as version_grpc
+import imagestore.protos.cri.api_pb2 as cri_pb2
+import imagestore.protos.cri.api_pb2_grpc as cri_grpc
 from imagestore.errors import AlreadyExistsError, NotFoundError
 from imagestore.protos.google.protobuf.empty_pb2 import Empty
 from imagestore.protos.google.protobuf.field_mask_pb2 import FieldMask
-from imagestore.publish.cri_plugin import CriPlugin
+from imagestore.publish.containerd_values import Container, Plugins, Usage
 from imagestore.publish.wanted import PINNED, ActualImage
+from imagestore.util.cancel import CancelToken
 from imagestore.util.endpoint import Endpoint
 from imagestore.util.grpc_channel import GrpcChannel
 
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
 
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
-    from imagestore.util.cancel import CancelToken
     from imagestore.util.grpc_channel import Exchange
 
 NAMESPACE_HEADER: Final = "containerd-namespace"
@@ -59,30 +60,6 @@ _CONTENT_PLUGIN: Final = ("io.containerd.content.v1", "content")
 _SNAPSHOTTER_TYPE: Final = "io.containerd.snapshotter.v1"
 
 
-@dataclass(frozen=True, slots=True)
-class Plugins:
-    """What containerd has loaded.
-
-    Attributes:
-        content_root: folder of the local content store; None if there is none, or it doesn't say.
-        snapshotters: names of those that work.
-        types: of all plugins that work.
-    """
-
-    content_root: Path | None
-    snapshotters: frozenset[str]
-    types: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Container:
-    """A container of containerd; ``image`` is the name of the record that it was made from, or an id."""
-
-    id: str
-    image: str
-    labels: Mapping[str, str]
-
-
 class Containerd:
     """One containerd, in one namespace; thread-safe. Connects at the first call.
 
@@ -90,9 +67,6 @@ class Containerd:
         address: ``unix:///absolute/path``, or the path.
         namespace: CRI's is ``k8s.io``.
         cancel: ends every call.
-
-    Attributes:
-        cri: its CRI plugin.
 
     Raises:
         InvalidInputError: the address is no unix socket's.
@@ -116,7 +90,7 @@ class Containerd:
         self._leases = leases_grpc.LeasesStub(raw)
         self._snapshots = snapshots_grpc.SnapshotsStub(raw)
         self._version = version_grpc.VersionStub(raw)
-        self.cri = CriPlugin(self._channel)
+        self._cri = cri_grpc.ImageServiceStub(raw)
 
     def close(self) -> None:
         """End the calls and the connection."""
@@ -347,10 +321,40 @@ class Containerd:
         answer = self._channel.call(self._containers.List, request, "Containers.List", metadata=self.metadata())
         return [Container(each.id, each.image, dict(each.labels)) for each in answer.containers]
 
+    # containerd's CRI plugin.
+
+    def cri_image_id(self, name: str) -> str:
+        """The id that CRI resolves a name or an id to; empty if it doesn't know it."""
+        request = cri_pb2.ImageStatusRequest(image=cri_pb2.ImageSpec(image=name))
+        return self._channel.call(self._cri.ImageStatus, request, "ImageStatus").image.id
+
+    def cri_names(self) -> dict[str, str]:
+        """The id of each name that CRI knows, and of each id, in one call."""
+        answer = self._channel.call(self._cri.ListImages, cri_pb2.ListImagesRequest(), "ListImages")
+        found = {}
+        for image in answer.images:
+            for name in (image.id, *image.repo_tags, *image.repo_digests):
+                found[name] = image.id
+        return found
+
+    def cri_image_filesystems(self, *, seconds: float) -> list[Usage]:
+        """The file systems of CRI's images; the call ends after so many seconds."""
+        request = cri_pb2.ImageFsInfoRequest()
+        answer = self._channel.call(self._cri.ImageFsInfo, request, "ImageFsInfo", cancel=CancelToken(seconds))
+        return [
+            Usage(each.fs_id.mountpoint, each.used_bytes.value, each.inodes_used.value, each.timestamp)
+            for each in answer.image_filesystems
+        ]
+
 
 def descriptor_message(descriptor: Descriptor) -> types_pb2.Descriptor:
     """containerd's message of a descriptor."""
     return types_pb2.Descriptor(media_type=descriptor.media_type, digest=str(descriptor.digest), size=descriptor.size)
+
+
+def image_of_container(container: Container, names: Mapping[str, str]) -> str:
+    """The image id of a container; empty if its name isn't known. ``names`` is cri_names()."""
+    return names.get(container.image, container.image if container.image.startswith("sha256:") else "")
 
 
 def _quoted(text: str) -> str:

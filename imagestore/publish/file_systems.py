@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ImageStoreError
-from imagestore.publish.cri_plugin import Usage
+from imagestore.publish.containerd_values import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ class ImageFileSystems:
             if time.monotonic() < self._until:
                 return self._known
             try:
-                self._known = self._client.cri.image_filesystems(seconds=_ANSWER_SECONDS)
+                self._known = self._client.cri_image_filesystems(seconds=_ANSWER_SECONDS)
                 self._until = time.monotonic() + _KEPT_SECONDS
             except ImageStoreError:
                 if not self._known:

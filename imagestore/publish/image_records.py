@@ -82,7 +82,7 @@ class RecordKeeper:
             found = actual.get(name)
             if found is None or found.is_of(self._owner):
                 continue
-            if self._client.cri.image_id(name) == wanted.image_id:
+            if self._client.cri_image_id(name) == wanted.image_id:
                 self._accepted.add((name, found.target))
                 unmet.remove(name)
             else:

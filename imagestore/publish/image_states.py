@@ -49,6 +49,11 @@ class Entry:
     ways: Counter[ContentWay] | None = None
     work: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def can_run(self) -> bool:
+        """Whether a container could be made of it, as far as that is known."""
+        return self.state is not ImageState.NOT_RUNNABLE
+
 
 class PublishTotals:
     """What a publisher did since it began; thread-safe."""

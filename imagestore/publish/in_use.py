@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from imagestore.publish.containerd import image_of_container
+
 if TYPE_CHECKING:
     from imagestore.publish.containerd import Containerd
     from imagestore.store.image_store import ImageStore
@@ -15,11 +17,10 @@ if TYPE_CHECKING:
 
 def containers_by_image(client: Containerd) -> dict[str, list[str]]:
     """The ids of the containers of each image id; two calls."""
-    names = client.cri.ids()
+    names = client.cri_names()
     found: dict[str, list[str]] = defaultdict(list)
     for container in client.containers():
-        # A name that isn't known any more says nothing; an id does.
-        image_id = names.get(container.image, container.image if container.image.startswith("sha256:") else "")
+        image_id = image_of_container(container, names)
         if image_id:
             found[image_id].append(container.id)
     return dict(found)
