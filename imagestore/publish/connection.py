@@ -13,8 +13,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import imagestore.publish.content_writes as content_writes
+import imagestore.publish.leases as leases
 from imagestore.errors import PreconditionError
-from imagestore.publish import content_writes, leases
 from imagestore.publish.content_folder import ContentFolder
 from imagestore.publish.model import ContentWay
 from imagestore.publish.publication import LAYERS_AT_ONCE
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from imagestore.content.api import ContentStore
-    from imagestore.publish.containerd import Containerd, Plugins
+    from imagestore.publish.containerd import Containerd
+    from imagestore.publish.containerd_values import Plugins
     from imagestore.publish.wanted import Owner
     from imagestore.store.image_store import ImageStore
 

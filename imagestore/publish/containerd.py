@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +35,7 @@ import imagestore.protos.cri.api_pb2_grpc as cri_grpc
 from imagestore.errors import AlreadyExistsError, NotFoundError
 from imagestore.protos.google.protobuf.empty_pb2 import Empty
 from imagestore.protos.google.protobuf.field_mask_pb2 import FieldMask
+from imagestore.publish.containerd_values import Container, Plugins, Usage
 from imagestore.publish.wanted import PINNED, ActualImage
 from imagestore.util.cancel import CancelToken
 from imagestore.util.endpoint import Endpoint
@@ -58,40 +58,6 @@ EXPIRE: Final = "containerd.io/gc.expire"
 SNAPSHOT_REF: Final = "containerd.io/snapshot.ref"
 _CONTENT_PLUGIN: Final = ("io.containerd.content.v1", "content")
 _SNAPSHOTTER_TYPE: Final = "io.containerd.snapshotter.v1"
-
-
-@dataclass(frozen=True, slots=True)
-class Plugins:
-    """What containerd has loaded.
-
-    Attributes:
-        content_root: folder of the local content store; None if there is none, or it doesn't say.
-        snapshotters: names of those that work.
-        types: of all plugins that work.
-    """
-
-    content_root: Path | None
-    snapshotters: frozenset[str]
-    types: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Container:
-    """A container of containerd; ``image`` is the name of the record that it was made from, or an id."""
-
-    id: str
-    image: str
-    labels: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What CRI says of one image file system; bytes and inodes."""
-
-    mountpoint: str
-    used_bytes: int
-    inodes_used: int
-    timestamp: int
 
 
 class Containerd:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ImageStoreError
-from imagestore.publish.containerd import Usage
+from imagestore.publish.containerd_values import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

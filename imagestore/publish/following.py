@@ -71,8 +71,7 @@ class PublishFollower:
         #: Why containerd can't be used; empty while it can.
         self.reason = "not connected yet"
         self.reconciles = 0
-        # What the last state for other processes was made from, and when the next one may be.
-        self._stated: object = None
+        # When the next state for other processes may be written.
         self._state_at = 0.0
         self._threads = [
             threading.Thread(target=self._listen, name="publish-events", daemon=True),
@@ -141,14 +140,12 @@ class PublishFollower:
         self._heard()
 
     def _state(self) -> None:
-        """Let other processes read how it stands, if that has changed."""
-        made_from = (self.reason, self._publisher.known_connection, self._publisher.states.changes)
-        if made_from == self._stated or time.monotonic() < self._state_at:
+        """Let other processes read how it stands, also before containerd answers."""
+        if time.monotonic() < self._state_at:
             return
         with contextlib.suppress(StoreError):  # such as PublisherRunningError; the next connection says so
-            self._publisher.own()
-        self._publisher.lock.note(self._publisher.own_state(self.reason))
-        self._stated, self._state_at = made_from, time.monotonic() + _STATE_SECONDS
+            self._publisher.note(self.reason)
+        self._state_at = time.monotonic() + _STATE_SECONDS
 
     def _follow(self) -> None:
         number: int | None = None

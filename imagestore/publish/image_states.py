@@ -50,6 +50,11 @@ class Entry:
     ways: Counter[ContentWay] | None = None
     work: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def can_run(self) -> bool:
+        """Whether a container could be made of it, as far as that is known."""
+        return self.state is not ImageState.NOT_RUNNABLE
+
 
 class PublishTotals:
     """What a publisher did since it began; thread-safe."""
@@ -89,8 +94,6 @@ class ImageStates:
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: dict[str, Entry] = {}
-        #: How often something has changed, so that who writes it down knows when.
-        self.changes = 0
 
     def entry(self, image_id: str) -> Entry:
         """The entry of an id, a new one for an id that isn't known."""
@@ -116,11 +119,10 @@ class ImageStates:
 
     def met(self, image_id: str, number: int | None, ways: Counter[ContentWay] | None = None) -> None:
         """containerd has it as the store wanted it at this change number."""
-        entry = self.entry(image_id)
+        entry = self._set(image_id, ImageState.PUBLISHED)
         entry.checked_at, entry.tries, entry.next_try = number, 0, None
         if ways:
             entry.ways = ways
-        self._set(image_id, ImageState.PUBLISHED)
 
     def cannot_run(self, image_id: str, number: int | None, reason: str) -> None:
         """No container can be made of it."""
@@ -129,10 +131,9 @@ class ImageStates:
 
     def failed(self, image_id: str, reason: str) -> None:
         """A publish failed; plans the next one."""
-        entry = self.entry(image_id)
+        entry = self._set(image_id, ImageState.FAILED, reason)
         delay = min(FIRST_RETRY_SECONDS * 2**entry.tries, LAST_RETRY_SECONDS)
         entry.tries, entry.next_try, entry.checked_at = entry.tries + 1, self._clock() + delay, None
-        self._set(image_id, ImageState.FAILED, reason)
 
     def unmet(self, image_ids: Collection[str]) -> None:
         """containerd doesn't have these as they are wanted."""
@@ -142,7 +143,6 @@ class ImageStates:
                 entry.checked_at = None
                 if entry.state in (ImageState.PUBLISHED, ImageState.NOT_RUNNABLE):
                     entry.state = ImageState.STALE
-                    self.changes += 1
 
     def unknown(self) -> None:
         """Nothing is known of containerd any more."""
@@ -157,7 +157,6 @@ class ImageStates:
                 is_idle = entry.running is None or entry.running.done()
                 if image_id not in wanted and is_idle and entry.begun is None:
                     del self._entries[image_id]
-                    self.changes += 1
 
     def forget(self, image_id: str) -> None:
         """The store doesn't have it any more."""
@@ -177,7 +176,7 @@ class ImageStates:
         return {each.lease for each in begun if each.has_lease}
 
     def notes(self) -> dict[str, ImageNote]:
-        """What others should know of each id; none of an id that was found published."""
+        """What other processes should know of each id; nothing of one that was found published."""
         with self._lock:
             return {
                 key: ImageNote(each.state, each.reason, each.next_try, dict(each.ways or {}))
@@ -196,7 +195,5 @@ class ImageStates:
     def _set(self, image_id: str, state: ImageState, reason: str = "") -> Entry:
         entry = self.entry(image_id)
         with self._lock:
-            if (entry.state, entry.reason) != (state, reason):
-                entry.state, entry.reason = state, reason
-                self.changes += 1
+            entry.state, entry.reason = state, reason
         return entry

@@ -11,18 +11,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from imagestore.content.disk import translated
 from imagestore.content.locks import FileLock, is_taken
 from imagestore.errors import StoreBusyError, StoreCorruptError, StoreError
 from imagestore.publish import owner_state
-
-if TYPE_CHECKING:
-    from imagestore.publish.owner_state import OwnerState
+from imagestore.publish.owner_state import OwnerState
 
 log = logging.getLogger(__name__)
 
@@ -60,19 +59,18 @@ class OwnerLock:
     """
 
     def __init__(self, root: Path, address: str, namespace: str) -> None:
+        self._address, self._namespace = address, namespace
         self._place = f"{address} {namespace}"
         name, folder = hashlib.sha256(self._place.encode()).hexdigest()[:16], Path(root) / _FOLDER
         self._path = folder / f"{_BEGIN}{name}"
         self._lock = FileLock(self._path)
         self._state = folder / _STATES / f"{name}{owner_state.SUFFIX}"
         self._taking = threading.Lock()
+        self._noted: OwnerState | None = None
         self.is_held = False
 
-    def acquire(self, state: OwnerState) -> None:
+    def acquire(self) -> None:
         """Become the publisher; again is no error.
-
-        Args:
-            state: what others read until note() says more.
 
         Raises:
             PublisherRunningError: another process is.
@@ -83,7 +81,7 @@ class OwnerLock:
                 return
             self._take()
             self.is_held = True
-        self.note(state)
+        self.note(OwnerState(os.getpid(), self._address, self._namespace, "not connected yet"))
 
     def _take(self) -> None:
         with translated("make", self._state.parent):
@@ -97,8 +95,9 @@ class OwnerLock:
 
     def note(self, state: OwnerState) -> None:
         """Let others read this; nothing is written by who doesn't hold the lock. On a full disk the older one stays."""
-        if not self.is_held:
+        if not self.is_held or state == self._noted:
             return
+        self._noted = state
         try:
             owner_state.write(self._state, state)
         except StoreError as error:

@@ -30,20 +30,25 @@ from imagestore.publish.connection import CONTENT_MODES, Connection, connect
 from imagestore.publish.containerd import Containerd
 from imagestore.publish.image_records import RecordKeeper
 from imagestore.publish.image_states import ImageStates, PublishTotals
-from imagestore.publish.model import ImageState
 from imagestore.publish.owner_lock import OwnerLock
 from imagestore.publish.owner_state import OwnerState
-from imagestore.publish.publication import NotRunnableError, Publication, PublishContext, repair_image
-from imagestore.publish.pull_delivery import PullDelivery
+from imagestore.publish.publication import (
+    NotRunnableError,
+    Publication,
+    PublishContext,
+    relink_layers,
+    repair_image,
+)
+from imagestore.publish.pull_delivery import Deliveries
 from imagestore.publish.reconciling import RunningReconcile, results
-from imagestore.publish.status import StatusReader
+from imagestore.publish.status import StatusReader, image_ids_of
 from imagestore.publish.wanted import Owner
 from imagestore.util.cancel import CancelToken
 from imagestore.util.machine import machine_mark
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterator, Mapping, Set
+    from collections.abc import Callable, Iterator, Set
     from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import Self
@@ -60,8 +65,6 @@ log = logging.getLogger(__name__)
 NAMESPACE: Final = "k8s.io"
 #: Images that are published at a time.
 PUBLISHES_AT_ONCE: Final = 8
-#: Running pulls whose layers are brought at a time; those of others wait for the end of their pull.
-DELIVERIES_AT_ONCE: Final = 8
 
 
 class Publisher:
@@ -110,13 +113,13 @@ class Publisher:
         self.owner = Owner(store.id, machine_mark("publish"))
         self.states = ImageStates(clock)
         self.totals = PublishTotals()
-        self.lock = OwnerLock(store.root, self.client.address, namespace)
+        self._lock = OwnerLock(store.root, self.client.address, namespace)
         self._connecting = threading.Lock()
         self._connection: Connection | None = None
         self.records = RecordKeeper(self.client, self.owner, self._lend)
-        self._status = StatusReader(self.client, self.owner, self.records, self.lock, content)
+        self._status = StatusReader(self.client, self.owner, self.records, self._lock, content)
         self._executor = ThreadPoolExecutor(PUBLISHES_AT_ONCE, thread_name_prefix="publish")
-        self._deliveries = ThreadPoolExecutor(DELIVERIES_AT_ONCE, thread_name_prefix="deliver")
+        self._deliveries = Deliveries(self.states, self._cancel)
 
     # Once, for programs.
 
@@ -172,12 +175,26 @@ class Publisher:
         """
         with self._lend() as store:
             image_ids = None if name is None else image_ids_of(store, name, runtime_handler)
-            own = None
-            if self.lock.is_held or self._connection is not None:
-                own = self.own_state("" if self._connection is not None else "not connected yet")
-            return self._status.read(store, own, image_ids)
+            return self._status.read(store, self._state(""), image_ids)
 
     # For a server.
+
+    def note(self, reason: str) -> None:
+        """Let other processes read how it stands.
+
+        Args:
+            reason: why containerd can't be used; empty if it can.
+
+        Raises:
+            StoreBusyError: another process publishes this store into this containerd.
+        """
+        self._lock.acquire()
+        self._lock.note(self._state(reason))
+
+    def _state(self, reason: str) -> OwnerState:
+        known, notes = self.known_connection, self.states.notes()
+        way, why = (known.way, known.way_reason) if known is not None else (None, "")
+        return OwnerState(os.getpid(), self.client.address, self.client.namespace, reason, way, why, notes)
 
     def ensure(self, image_id: Digest) -> Future[None]:
         """Make an image runnable; done at once if containerd is known to have it as it is wanted.
@@ -212,15 +229,9 @@ class Publisher:
             yield observer
             return
         with self._lend() as store:
-            snapshotters = store.config.snapshotters(runtime_handler)
-            context = self.context(store, connection)
-            delivery = PullDelivery(context, snapshotters, self._deliveries, observer, self._begin_of_pull(context))
-            try:
+            context, snapshotters = self.context(store, connection), store.config.snapshotters(runtime_handler)
+            with self._deliveries.of_pull(context, snapshotters, observer) as delivery:
                 yield delivery
-            except BaseException:
-                self._end_delivery(delivery, has_failed=True)
-                raise
-            self._end_delivery(delivery, has_failed=False)
 
     def begin(self, image_id: str) -> Future[None]:
         """Publish an image id in another thread, or join the publish that runs."""
@@ -236,7 +247,12 @@ class Publisher:
         with self._lend() as store:
             connection = self.connection(store)
             number, wanted = store.metadata.generation(), self.records.wanted(store)
-            unready = self._unready(store, connection, wanted) if is_full else set()
+            unready: set[str] = set()
+            if is_full:
+                known = [each for each in wanted.values() if self.states.entry(each.image_id).can_run]
+                unready = connection.unpacked.unready(store.content, known)
+                if self._mode == "link":
+                    relink_layers(self.context(store, connection), wanted.values())
             found = self.records.compare(wanted)
             removed = self.records.remove(store, number, found)
         self.states.keep(wanted)
@@ -255,7 +271,7 @@ class Publisher:
         """
         with self._connecting:
             if self._connection is None:
-                self.own()
+                self._lock.acquire()
                 self._connection = connect(
                     self.client,
                     store,
@@ -265,21 +281,6 @@ class Publisher:
                     held_leases=self.states.leases_held(),
                 )
             return self._connection
-
-    def own(self) -> None:
-        """Become the store's publisher into this containerd; again is no error.
-
-        Raises:
-            PublisherRunningError: another process is.
-        """
-        self.lock.acquire(self.own_state("not connected yet"))
-
-    def own_state(self, reason: str) -> OwnerState:
-        """What other processes should know; ``reason`` is why containerd can't be used."""
-        known = self._connection
-        way, why = (known.way, known.way_reason) if known is not None else (None, "")
-        images = self.states.notes()
-        return OwnerState(os.getpid(), self.client.address, self.client.namespace, reason, way, why, images)
 
     def disconnected(self) -> None:
         """The connection was lost: another containerd may answer the next time."""
@@ -297,7 +298,9 @@ class Publisher:
         return PublishContext(
             client=self.client,
             content=store.content,
-            bringer=BlobBringer(self.client, store.content, connection.folder, self.owner.store_id),
+            bringer=BlobBringer(
+                self.client, store.content, connection.folder, self.owner.store_id, is_durable=self._mode != "auto"
+            ),
             owner=self.owner,
             keeps_layers=self._mode != "auto",
             clock=self._clock,
@@ -307,10 +310,10 @@ class Publisher:
     def close(self) -> None:
         """End what runs, wait for it, and let another process publish; containerd keeps what is published."""
         self._cancel.cancel("the publisher was closed")
-        self._deliveries.shutdown(cancel_futures=True)
+        self._deliveries.close()
         self._executor.shutdown(cancel_futures=True)
         self.client.close()
-        self.lock.release()
+        self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -321,31 +324,6 @@ class Publisher:
         self.close()
 
     # One image.
-
-    def _begin_of_pull(self, context: PublishContext) -> Callable[[str], Publication | None]:
-        def _begin(image_id: str) -> Publication | None:
-            entry = self.states.entry(image_id)
-            if not entry.work.acquire(blocking=False):
-                return None
-            entry.begun = Publication(context, image_id, self._cancel)
-            return entry.begun
-
-        return _begin
-
-    def _end_delivery(self, delivery: PullDelivery, *, has_failed: bool) -> None:
-        delivery.finish()
-        publication = delivery.publication
-        if publication is None:
-            return
-        entry = self.states.entry(publication.image_id)
-        try:
-            if has_failed:
-                entry.begun = None
-                publication.end()
-        except ImageStoreError as error:
-            log.warning("lease stays until the next connection", extra={"error": str(error)})
-        finally:
-            entry.work.release()
 
     def _publish(self, image_id: str) -> None:
         entry = self.states.entry(image_id)
@@ -415,15 +393,6 @@ class Publisher:
                 with self.totals.timed("collection"):
                     publication.end()
         raise AssertionError("unreachable: the last try returns or raises")
-
-    def _unready(self, store: ImageStore, connection: Connection, wanted: Mapping[str, WantedImage]) -> set[str]:
-        """The ids of images that containerd couldn't start, whatever its records say."""
-        known = set(self.client.cri_names().values())
-        runnable = [
-            image for image in wanted.values() if self.states.entry(image.image_id).state is not ImageState.NOT_RUNNABLE
-        ]
-        unpacked = connection.unpacked.missing(store.content, runnable)
-        return unpacked | {image.image_id for image in runnable if image.image_id not in known}
 
     def _follow_removal(self) -> None:
         try:

@@ -24,6 +24,7 @@ from imagestore.publish.model import ImageState, ImageStatus, PublisherStatus
 from imagestore.publish.owner_state import ImageNote, OwnerState
 from imagestore.publish.publication import ImageDocuments, NotRunnableError
 from imagestore.publish.unpacked import UnpackedImages
+from imagestore.store.record_lookup import not_found
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -203,6 +204,18 @@ class StatusReader:
             count = len(seen.found.from_elsewhere)
             made.append(f"{count} records are of a store with this store's id on another machine; see --take-over")
         return made
+
+
+def image_ids_of(store: ImageStore, name: str, runtime_handler: str | None) -> set[str]:
+    """The ids of the images that a name means, under one handler or all.
+
+    Raises:
+        ImageNotFoundError: there is none.
+    """
+    found = {str(image.id) for image in store.list(name=name, runtime_handler=runtime_handler)}
+    if not found:
+        raise not_found(name, runtime_handler)
+    return found
 
 
 def _why_not_runnable(store: ImageStore, image: WantedImage) -> str:

@@ -35,12 +35,17 @@ class UnpackedImages:
         tops = self._tops_of(content, image)
         return all(self._client.has_snapshot(each, top) for each in image.snapshotters for top in tops)
 
-    def missing(self, content: ContentStore, images: Iterable[WantedImage]) -> set[str]:
-        """The ids of the images that aren't; a call for each snapshotter."""
-        return {image_id for image_id, snapshotters in self.lacking(content, images).items() if snapshotters}
+    def unready(self, content: ContentStore, images: Iterable[WantedImage]) -> set[str]:
+        """The ids of the images that containerd couldn't start: CRI doesn't know them, or they aren't unpacked.
+
+        One call, and one for each snapshotter.
+        """
+        known = set(self._client.cri_names().values())
+        lacking = self.lacking(content, images)
+        return {image_id for image_id, snapshotters in lacking.items() if snapshotters or image_id not in known}
 
     def lacking(self, content: ContentStore, images: Iterable[WantedImage]) -> dict[str, tuple[str, ...]]:
-        """The snapshotters for which each image isn't, by its id; a call for each snapshotter."""
+        """The snapshotters for which each image isn't unpacked, by its id; a call for each snapshotter."""
         there: dict[str, set[str]] = {}
         found = {}
         for image in images:
