@@ -42,7 +42,9 @@ from imagestore.publish.publication import (
 from imagestore.publish.pull_delivery import Deliveries
 from imagestore.publish.reconciling import RunningReconcile, results
 from imagestore.publish.status import StatusReader, image_ids_of
+from imagestore.publish.waiting import OwnerWatch
 from imagestore.publish.wanted import Owner
+from imagestore.registry.events import ignore
 from imagestore.util.cancel import CancelToken
 from imagestore.util.machine import machine_mark
 
@@ -123,15 +125,45 @@ class Publisher:
 
     # Once, for programs.
 
-    def reconcile(self, *, cancel: CancelToken | None = None) -> ReconcileReport:
+    def reconcile(self, *, cancel: CancelToken | None = None, observer: Observer = ignore) -> ReconcileReport:
         """Publish what is wanted and isn't published, take away what isn't wanted, and wait until it is done.
+
+        The observer gets an event for each image that ended.
 
         Raises:
             ServiceUnavailableError: containerd can't be reached.
             StoreBusyError: another process publishes this store into this containerd.
             OperationCancelledError: cancelled; what has begun goes on until the publisher is closed.
         """
-        return self.begin_reconcile(is_full=True).finish(cancel or CancelToken())
+        return self.begin_reconcile(is_full=True).finish(cancel or CancelToken(), observer)
+
+    def publish_images(
+        self, image_ids: Set[str], *, cancel: CancelToken | None = None, observer: Observer = ignore
+    ) -> ReconcileReport:
+        """As reconcile(), for some of the store's images; nothing is taken away."""
+        with self._lend() as store:
+            connection = self.connection(store)
+            wanted = {key: image for key, image in self.records.wanted(store).items() if key in image_ids}
+            unready = connection.unpacked.unready(store.content, wanted.values())
+            unmet = unready.union(self.records.compare(wanted).to_publish)
+        running = {key: self.begin(key) for key in sorted(unmet)}
+        return RunningReconcile(self.states, running, len(wanted), ()).finish(cancel or CancelToken(), observer)
+
+    def wait_for_owner(
+        self, image_ids: Set[str] | None = None, *, cancel: CancelToken | None = None
+    ) -> ReconcileReport | None:
+        """Wait until the process that publishes this store has done it; None if none does (any more).
+
+        Args:
+            image_ids: only these images; by default all, and what is to be taken away.
+            cancel: ends the wait, as at its deadline.
+
+        Raises:
+            DeadlineExceededError: images are still on their way.
+            ServiceUnavailableError: containerd can't be reached.
+        """
+        watch = OwnerWatch(self.client, self.records, self._lock, self._lend, image_ids)
+        return watch.wait(cancel or CancelToken())
 
     def publish(self, name: str, *, runtime_handler: str | None = None, cancel: CancelToken | None = None) -> str:
         """Publish one image of the store, named as for ImageStore.get(), and wait for it; returns its id.
@@ -307,9 +339,13 @@ class Publisher:
             slots=connection.slots,
         )
 
+    def cancel(self, reason: str) -> None:
+        """End what runs, and every call to containerd, from another thread; only close() may follow."""
+        self._cancel.cancel(reason)
+
     def close(self) -> None:
         """End what runs, wait for it, and let another process publish; containerd keeps what is published."""
-        self._cancel.cancel("the publisher was closed")
+        self.cancel("the publisher was closed")
         self._deliveries.close()
         self._executor.shutdown(cancel_futures=True)
         self.client.close()

@@ -6,12 +6,14 @@ import concurrent.futures
 from typing import TYPE_CHECKING, Final
 
 from imagestore.publish.model import ImageState, ReconcileReport
+from imagestore.registry.events import PartAdvanced, ignore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from imagestore.publish.image_states import ImageStates
+    from imagestore.registry.events import Observer
     from imagestore.util.cancel import CancelToken
 
 #: Between two looks at the token of who waits.
@@ -36,13 +38,16 @@ class RunningReconcile:
         self._wanted = wanted
         self._removed = removed
 
-    def finish(self, cancel: CancelToken) -> ReconcileReport:
-        """Wait for the publishes.
+    def finish(self, cancel: CancelToken, observer: Observer = ignore) -> ReconcileReport:
+        """Wait for the publishes; the observer gets an event for each that ended.
 
         Raises:
             OperationCancelledError: cancelled; they go on.
         """
-        results(list(self._running.values()), cancel)
+        ids = {future: key for key, future in self._running.items()}
+        for number, future in enumerate(as_ended(ids, cancel), 1):
+            ended = f"{self._states.entry(ids[future]).state.value} ({number} of {len(ids)})"
+            observer(PartAdvanced(f"image {ids[future]}", ended))
         failed = {key: str(error) for key, each in self._running.items() if (error := each.exception()) is not None}
         others = {key: self._states.entry(key) for key in self._running.keys() - failed.keys()}
         return ReconcileReport(
@@ -60,8 +65,19 @@ def results(running: Sequence[Future[None]], cancel: CancelToken) -> Sequence[Fu
     Raises:
         OperationCancelledError: cancelled; they go on.
     """
+    for _ in as_ended(running, cancel):
+        pass
+    return running
+
+
+def as_ended(running: Collection[Future[None]], cancel: CancelToken) -> Iterator[Future[None]]:
+    """Each as it ends, well or not.
+
+    Raises:
+        OperationCancelledError: cancelled; they go on.
+    """
     left = set(running)
     while left:
         cancel.check()
-        _, left = concurrent.futures.wait(left, timeout=_LOOK_SECONDS)
-    return running
+        ended, left = concurrent.futures.wait(left, _LOOK_SECONDS, concurrent.futures.FIRST_COMPLETED)
+        yield from ended
