@@ -65,7 +65,7 @@ SECTIONS: Final[Mapping[str, Table]] = {
         "unpublish": ("publish", "unpublish", "Take published images away from containerd."),
         "node": ("commands", "node", "The node side: what a kubelet does with images and resources."),
         "fsinfo": ("server_info", "fsinfo", "Show what images use of their file system."),
-        "info": ("server_info", "info", "Show whether a CRI server is ready, and its handlers."),
+        "info": ("server_info", "info", "Show whether a CRI server, or containerd, is ready, and handlers."),
         "version": ("server_info", "version", "Show versions, a CRI server's too."),
     },
     "Configuration and tests": {

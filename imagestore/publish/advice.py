@@ -51,7 +51,7 @@ def configuration_findings(config: Config, containerd: Config) -> Iterator[Findi
             text = f"images are unpacked for {first}, and containerd's own file says {theirs}"
             yield _finding(handler.location, name, text, "give both files the same snapshotter")
     yield from _policy(containerd.document)
-    yield from _remote_snapshotters(config, containerd.document)
+    yield from _remote_snapshotters(config, containerd)
 
 
 def _finding(location: Location, handler: str, text: str, hint: str) -> Finding:
@@ -66,10 +66,10 @@ def _policy(document: Table) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, entry.location, key, text, 'with "shared", its default, they are linked')
 
 
-def _remote_snapshotters(config: Config, document: Table) -> Iterator[Finding]:
-    proxies = child(document, "proxy_plugins")
+def _remote_snapshotters(config: Config, containerd: Config) -> Iterator[Finding]:
+    proxies = child(containerd.document, "proxy_plugins")
     for name, handler in config.handlers.items():
-        for snapshotter in config.snapshotters(name):
+        for snapshotter in dict.fromkeys((*config.snapshotters(name), *containerd.snapshotters(name))):
             kind = child(proxies, snapshotter).get("type")
             if kind is not None and kind.value == "snapshot":
                 text = f"{snapshotter} is a snapshotter of another process: layers that it says it has aren't unpacked"
