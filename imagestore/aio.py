@@ -28,7 +28,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from imagestore.registry.events import BlobAdvanced, LayerUnpacking
-from imagestore.util.cancel import CancelToken
+from imagestore.util.cancellable import run_cancellable
 
 if TYPE_CHECKING:
     import os
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from imagestore.store.image_store import ImageStore
     from imagestore.store.unpack.bundle import BundleOptions
     from imagestore.store.unpack.unpack import UnpackReport
+    from imagestore.util.cancel import CancelToken
 
 T = TypeVar("T")
 
@@ -248,28 +249,7 @@ class AsyncImageStore:
         return await anyio.to_thread.run_sync(work)
 
     async def _transfer(self, work: Callable[[CancelToken], T]) -> T:
-        """Run work in a thread. If the task is cancelled, the work is cancelled, and the task waits for its end."""
-        token, failure = CancelToken(), None
-
-        async def _watch() -> None:
-            try:
-                await anyio.sleep_forever()
-            finally:
-                token.cancel("the task was cancelled")
-
-        result: list[T] = []
-        async with anyio.create_task_group() as group:
-            group.start_soon(_watch)
-            try:
-                result.append(await anyio.to_thread.run_sync(work, token, limiter=self._transfers))
-            except Exception as error:  # noqa: BLE001 - raised below, where no group wraps it
-                # If the task was cancelled, the caller gets the cancellation, not the work's error.
-                await anyio.lowlevel.checkpoint_if_cancelled()
-                failure = error
-            group.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-        return result[0]
+        return await run_cancellable(work, self._transfers)
 
 
 class Pulling:

@@ -2,24 +2,20 @@
 
     ImageStoreError
     ├─ InvalidInputError (ValueError)
-    │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError   OutOfRangeError
-    │  ├─ InvalidQuantityError   InvalidResourcesError
-    ├─ ConfigError
-    │  ├─ UnknownRuntimeHandlerError   UnsupportedRuntimeTypeError
+    │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError   InvalidQuantityError
+    │  ├─ InvalidResourcesError   OutOfRangeError
+    ├─ ConfigError ── UnknownRuntimeHandlerError   UnsupportedRuntimeTypeError
     ├─ NotFoundError (LookupError)
-    │  ├─ ImageNotFoundError   ContentNotFoundError   LeaseNotFoundError   ReferenceNotFoundError
-    │  ├─ RuntimeClassNotFoundError
+    │  ├─ ImageNotFoundError   ContentNotFoundError   LeaseNotFoundError   RuntimeClassNotFoundError
     ├─ AlreadyExistsError   PreconditionError   UnsupportedError   ServerError   ImageCollectionError
-    ├─ NoMatchingManifestError   ImageDeniedError   DocumentError
-    ├─ IntegrityError
-    │  ├─ ContentUnreadableError   DigestMismatchError   SizeMismatchError
-    ├─ RegistryError
-    │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
+    ├─ NoMatchingManifestError   ImageDeniedError   DocumentError   PublishError
+    ├─ IntegrityError ── ContentUnreadableError   DigestMismatchError   SizeMismatchError
+    ├─ RegistryError ── RegistryUnavailableError   RateLimitedError   ProtocolError
+    │  ├─ AuthenticationError   AccessDeniedError   ReferenceNotFoundError (NotFoundError)
     ├─ StoreError
-    │  ├─ StoreBusyError ── IngestLockedError
-    │  ├─ ContentUnavailableError   WriterClosedError   StoreFullError   StoreReadOnlyError
-    │  ├─ StoreCorruptError   StoreMissingError   UndeletableError
-    ├─ ImageServiceError ── ServiceUnavailableError   PublishError
+    │  ├─ ContentUnavailableError   WriterClosedError   StoreFullError   StoreReadOnlyError   StoreCorruptError
+    │  ├─ StoreMissingError   UndeletableError   StoreBusyError ── IngestLockedError
+    ├─ ImageServiceError ── ServiceUnavailableError
     └─ OperationCancelledError ── DeadlineExceededError
 
 A message is one sentence: the object, then what was expected and what came; text from outside is escaped. ``hint`` says

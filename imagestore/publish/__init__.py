@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from imagestore.util.public_names import deferred
 
 if TYPE_CHECKING:
+    from imagestore.publish.aio import AsyncPublisher as AsyncPublisher
+    from imagestore.publish.aio import open_publisher as open_publisher
     from imagestore.publish.model import ContentWay as ContentWay
     from imagestore.publish.model import ImageState as ImageState
     from imagestore.publish.model import ImageStatus as ImageStatus
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from imagestore.publish.snapshots import SnapshotTarget as SnapshotTarget
 
 __all__ = [
+    "AsyncPublisher",
     "ContentWay",
     "ImageState",
     "ImageStatus",
@@ -34,9 +37,11 @@ __all__ = [
     "ReconcileReport",
     "SnapshotLayer",
     "SnapshotTarget",
+    "open_publisher",
 ]
 
 _HOMES = {
+    "AsyncPublisher": "imagestore.publish.aio",
     "ContentWay": "imagestore.publish.model",
     "ImageState": "imagestore.publish.model",
     "ImageStatus": "imagestore.publish.model",
@@ -46,6 +51,7 @@ _HOMES = {
     "ReconcileReport": "imagestore.publish.model",
     "SnapshotLayer": "imagestore.publish.snapshots",
     "SnapshotTarget": "imagestore.publish.snapshots",
+    "open_publisher": "imagestore.publish.aio",
 }
 
 if not TYPE_CHECKING:  # to a type checker it would make any misspelled name one of type Any

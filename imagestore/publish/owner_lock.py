@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 from typing import Final
 
+import imagestore.publish.owner_state as owner_state
 from imagestore.content.disk import translated
 from imagestore.content.locks import FileLock, is_taken
 from imagestore.errors import StoreBusyError, StoreCorruptError, StoreError
-from imagestore.publish import owner_state
 from imagestore.publish.owner_state import OwnerState
 
 log = logging.getLogger(__name__)
