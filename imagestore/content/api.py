@@ -27,11 +27,23 @@ BATCH: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ContentInfo:
-    """A blob in the store: ``size`` in bytes, ``modified_at`` in seconds since 1970."""
+    """A blob in the store.
+
+    Attributes:
+        size: in bytes.
+        modified_at: seconds since 1970.
+        is_linked: its file has a name elsewhere too, as in containerd's content folder; deleting it here frees nothing.
+    """
 
     digest: Digest
     size: int
     modified_at: float
+    is_linked: bool = False
+
+    @property
+    def freeing(self) -> int:
+        """Bytes that become free when it is deleted."""
+        return 0 if self.is_linked else self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +172,8 @@ class Deleted:
     """What became of some blobs, by digest in text form.
 
     Attributes:
-        sizes: bytes of those that are gone; None for what wasn't there.
+        sizes: bytes that became free with those that are gone, 0 where a file had another name; None for what wasn't
+            there.
         failures: why others can't be deleted.
         left: what there was no time for.
     """
@@ -182,7 +195,7 @@ class Deleter(Closing, Protocol):
     """Deletes blobs while a lock is held, as a context manager that is entered before."""
 
     def delete(self, text: str) -> int | None:
-        """Remove a blob, given by its digest in text form; its size in bytes, None when it wasn't there."""
+        """Remove a blob, given by its digest in text form; bytes that became free, None when it wasn't there."""
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
         """Remove blobs until time is up, but at least one; one that can't be deleted stops none of the others."""
@@ -352,7 +365,7 @@ class ContentStore(Protocol):
         """For deleting many blobs under a lock, as a context manager entered before that lock is taken."""
 
     def delete(self, digest: Digest) -> int:
-        """Remove a blob and return the bytes freed; 0 when it wasn't there."""
+        """Remove a blob and return the bytes freed; 0 when it wasn't there, or its file has another name."""
 
     def delete_damaged(self, digest: Digest) -> bool:
         """Hash a blob and remove it where it is damaged; say whether a whole one was found."""

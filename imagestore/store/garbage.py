@@ -53,7 +53,7 @@ class GarbageReport:
     Attributes:
         dry_run: nothing was deleted.
         digests: of the blobs, sorted.
-        bytes_freed: their size and that of stale ingests.
+        bytes_freed: their size, of files with no other name, and that of stale ingests.
         ingests: names of stale ingests.
         kept_blobs: how many blobs stay.
         failures: why blobs (by digest in text form) and stale ingests (by name) can't be deleted.
@@ -237,7 +237,7 @@ class _Counted:
 
 def _size(content: ContentStore, text: str) -> int | None:
     try:
-        return content.info(as_written(text)).size
+        return content.info(as_written(text)).freeing
     except (ContentNotFoundError, IntegrityError):  # a blob that can't be read can't be deleted either
         return None
 
