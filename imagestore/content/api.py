@@ -27,23 +27,15 @@ BATCH: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ContentInfo:
-    """A blob in the store.
+    """A blob in the store: ``size`` in bytes, ``modified_at`` in seconds since 1970.
 
-    Attributes:
-        size: in bytes.
-        modified_at: seconds since 1970.
-        is_linked: its file has a name elsewhere too, as in containerd's content folder; deleting it here frees nothing.
+    Deleting a linked one, whose file has another name (as in containerd's content folder), frees nothing.
     """
 
     digest: Digest
     size: int
     modified_at: float
     is_linked: bool = False
-
-    @property
-    def freeing(self) -> int:
-        """Bytes that become free when it is deleted."""
-        return 0 if self.is_linked else self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +44,7 @@ class IngestStatus:
 
     Attributes:
         total: bytes expected, 0 when unknown.
-        started_at: seconds since 1970.
-        updated_at: seconds since 1970.
+        started_at, updated_at: seconds since 1970.
     """
 
     ref: str
@@ -172,8 +163,7 @@ class Deleted:
     """What became of some blobs, by digest in text form.
 
     Attributes:
-        sizes: bytes that became free with those that are gone, 0 where a file had another name; None for what wasn't
-            there.
+        sizes: bytes freed with those that are gone, 0 where a file had another name; None for what wasn't there.
         failures: why others can't be deleted.
         left: what there was no time for.
     """
@@ -195,7 +185,7 @@ class Deleter(Closing, Protocol):
     """Deletes blobs while a lock is held, as a context manager that is entered before."""
 
     def delete(self, text: str) -> int | None:
-        """Remove a blob, given by its digest in text form; bytes that became free, None when it wasn't there."""
+        """Remove a blob, given by its digest in text form; the bytes freed, None when it wasn't there."""
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
         """Remove blobs until time is up, but at least one; one that can't be deleted stops none of the others."""

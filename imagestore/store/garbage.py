@@ -237,9 +237,10 @@ class _Counted:
 
 def _size(content: ContentStore, text: str) -> int | None:
     try:
-        return content.info(as_written(text)).freeing
+        found = content.info(as_written(text))
     except (ContentNotFoundError, IntegrityError):  # a blob that can't be read can't be deleted either
         return None
+    return 0 if found.is_linked else found.size
 
 
 @contextlib.contextmanager
