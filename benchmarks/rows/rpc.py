@@ -18,7 +18,7 @@ from benchmarks.suite.cost import Cost, peak_mebibytes
 from benchmarks.suite.figures import Figure, Findings, compare, count
 from benchmarks.suite.images import TITLES
 from benchmarks.suite.series import Series, alternate, digits, table
-from imagestore.cri._proto import api_pb2, api_pb2_grpc
+from imagestore.protos.cri import api_pb2, api_pb2_grpc
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
 from tests.support.containerd_cri import containerd_cri
 

@@ -39,8 +39,8 @@ def mode(text: str) -> int:
 
 def proxy(text: str) -> ProxyContent:
     """A content proxy's name and socket."""
-    from imagestore.cri.endpoint import Endpoint
     from imagestore.server.settings import ProxyContent
+    from imagestore.util.endpoint import Endpoint
 
     name, equals, endpoint = text.partition("=")
     if not equals or "/" in name:
@@ -54,7 +54,7 @@ def sockets(listen: Iterable[str], proxy_content: Iterable[str]) -> tuple[tuple[
     Raises:
         UsageError: two of them have the same socket, or two content proxies the same name.
     """
-    from imagestore.cri.endpoint import Endpoint
+    from imagestore.util.endpoint import Endpoint
 
     proxies = tuple(proxy(each) for each in proxy_content)
     paths = tuple(dict.fromkeys(Endpoint.parse(each).path for each in listen))

@@ -148,6 +148,7 @@ class Reading:
             name=name,
             runtime_type=runtime_type,
             snapshotter=_snapshotter(section, image_side, self.settings),
+            container_snapshotter=section.text("snapshotter") or _snapshotter(section, image_side, self.settings),
             options=dict(plain(options.table)),
             guest_platform=self._guest_platform(section),
             runtime_platform=self._runtime_platform(image_side),

@@ -212,6 +212,19 @@ class Config:
             raise UnknownRuntimeHandlerError(name, list(self.handlers))
         return found
 
+    def snapshotters(self, name: str) -> tuple[str, ...]:
+        """For which snapshotters a handler's images have to be unpacked: where they differ, that of pulls is second.
+
+        CreateContainer takes the handler's own, else that of ``runtime_platforms``, else the default one (containerd,
+        ``runtimeSnapshotter``); containerd's pull takes that of ``runtime_platforms`` first. A handler that left the
+        configuration has the default one.
+        """
+        handler = self.handlers.get(name)
+        standard = self.settings.snapshotter or ("windows" if self.host.os == "windows" else "overlayfs")
+        if handler is None:
+            return (standard,)
+        return tuple(dict.fromkeys((handler.container_snapshotter or standard, handler.snapshotter or standard)))
+
     def sandbox_image(self, name: str) -> str:
         """The pause image of a handler's pods: its option SandboxImage, else the pinned image named ``sandbox``.
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from imagestore.errors import IngestLockedError, InvalidInputError, PreconditionError
 from imagestore.metadata.records import checked_namespace
+from imagestore.protos.google.protobuf.timestamp_pb2 import Timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence

@@ -6,10 +6,6 @@ import functools
 import os
 from typing import TYPE_CHECKING, Final
 
-from google.protobuf.empty_pb2 import Empty
-
-from imagestore.containerd._proto import content_pb2 as wire
-from imagestore.containerd._proto.content_pb2_grpc import ContentServicer
 from imagestore.containerd.calls import changed_map, checked_mask, lease_of, namespace_of, once_unlocked, timestamp
 from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.filters import Filter, labelled
@@ -18,6 +14,9 @@ from imagestore.content.blob_files import damage_named
 from imagestore.content.disk import translated
 from imagestore.errors import ContentNotFoundError, IngestLockedError, OutOfRangeError
 from imagestore.oci.digest import Digest
+from imagestore.protos.containerd import content_pb2 as wire
+from imagestore.protos.containerd.content_pb2_grpc import ContentServicer
+from imagestore.protos.google.protobuf.empty_pb2 import Empty
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping

@@ -12,12 +12,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from google.protobuf.empty_pb2 import Empty
-
 from imagestore.containerd import image_records
-from imagestore.containerd._proto import images_pb2 as wire
-from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
-from imagestore.containerd._proto.images_pb2_grpc import ImagesServicer
 from imagestore.containerd.calls import (
     changed_map,
     checked_key,
@@ -40,6 +35,10 @@ from imagestore.metadata.records import HOME, NamedImage
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.gc_labels import EXPIRE, checked
+from imagestore.protos.containerd import images_pb2 as wire
+from imagestore.protos.containerd.images_pb2_grpc import ImagesServicer
+from imagestore.protos.containerd.types_pb2 import Descriptor as WireDescriptor
+from imagestore.protos.google.protobuf.empty_pb2 import Empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,20 +8,19 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from imagestore._version import __version__
-from imagestore.containerd._proto import introspection_pb2 as wire
-from imagestore.containerd._proto.descriptor_pb2 import Platform as WirePlatform
-from imagestore.containerd._proto.introspection_pb2_grpc import IntrospectionServicer
-from imagestore.containerd._proto.version_pb2 import VersionResponse
-from imagestore.containerd._proto.version_pb2_grpc import VersionServicer
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.errors import NotFoundError
+from imagestore.protos.containerd import introspection_pb2 as wire
+from imagestore.protos.containerd.introspection_pb2_grpc import IntrospectionServicer
+from imagestore.protos.containerd.types_pb2 import Platform as WirePlatform
+from imagestore.protos.containerd.version_pb2 import VersionResponse
+from imagestore.protos.containerd.version_pb2_grpc import VersionServicer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from google.protobuf.empty_pb2 import Empty
-
     from imagestore.containerd.calls import Context
+    from imagestore.protos.google.protobuf.empty_pb2 import Empty
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
     from imagestore.util.cancel import CancelToken

@@ -8,15 +8,14 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from google.protobuf.empty_pb2 import Empty
-
-from imagestore.containerd._proto import leases_pb2 as wire
-from imagestore.containerd._proto.leases_pb2_grpc import LeasesServicer
 from imagestore.containerd.calls import checked_key, namespace_of, timestamp
 from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.errors import InvalidInputError, LeaseNotFoundError, NotFoundError, UnsupportedError
 from imagestore.oci.digest import Digest
+from imagestore.protos.containerd import leases_pb2 as wire
+from imagestore.protos.containerd.leases_pb2_grpc import LeasesServicer
+from imagestore.protos.google.protobuf.empty_pb2 import Empty
 
 if TYPE_CHECKING:
     from imagestore.containerd.calls import Context

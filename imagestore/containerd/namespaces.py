@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from google.protobuf.empty_pb2 import Empty
-
-from imagestore.containerd._proto import namespaces_pb2 as wire
-from imagestore.containerd._proto.namespaces_pb2_grpc import NamespacesServicer
 from imagestore.containerd.calls import changed_map, checked_mask
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.errors import PreconditionError
 from imagestore.metadata.records import HOME, checked_namespace
+from imagestore.protos.containerd import namespaces_pb2 as wire
+from imagestore.protos.containerd.namespaces_pb2_grpc import NamespacesServicer
+from imagestore.protos.google.protobuf.empty_pb2 import Empty
 
 if TYPE_CHECKING:
     from imagestore.containerd.calls import Context

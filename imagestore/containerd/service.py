@@ -15,22 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from imagestore.containerd._proto import (
-    content_pb2,
-    images_pb2,
-    introspection_pb2,
-    leases_pb2,
-    namespaces_pb2,
-    snapshots_pb2,
-    version_pb2,
-)
-from imagestore.containerd._proto.content_pb2_grpc import add_ContentServicer_to_server
-from imagestore.containerd._proto.images_pb2_grpc import add_ImagesServicer_to_server
-from imagestore.containerd._proto.introspection_pb2_grpc import add_IntrospectionServicer_to_server
-from imagestore.containerd._proto.leases_pb2_grpc import add_LeasesServicer_to_server
-from imagestore.containerd._proto.namespaces_pb2_grpc import add_NamespacesServicer_to_server
-from imagestore.containerd._proto.snapshots_pb2_grpc import SnapshotsServicer, add_SnapshotsServicer_to_server
-from imagestore.containerd._proto.version_pb2_grpc import add_VersionServicer_to_server
 from imagestore.containerd.calls import namespace_of
 from imagestore.containerd.collector import Collector
 from imagestore.containerd.content import ContentService
@@ -40,6 +24,21 @@ from imagestore.containerd.introspection import IntrospectionService, VersionSer
 from imagestore.containerd.leases import LeasesService
 from imagestore.containerd.namespaces import NamespacesService
 from imagestore.errors import NotFoundError
+from imagestore.protos.containerd import (
+    content_pb2,
+    images_pb2,
+    introspection_pb2,
+    leases_pb2,
+    namespaces_pb2,
+    snapshots_pb2,
+    version_pb2,
+)
+from imagestore.protos.containerd.content_pb2_grpc import add_ContentServicer_to_server
+from imagestore.protos.containerd.images_pb2_grpc import add_ImagesServicer_to_server
+from imagestore.protos.containerd.introspection_pb2_grpc import add_IntrospectionServicer_to_server
+from imagestore.protos.containerd.leases_pb2_grpc import add_LeasesServicer_to_server
+from imagestore.protos.containerd.namespaces_pb2_grpc import add_NamespacesServicer_to_server
+from imagestore.protos.containerd.version_pb2_grpc import add_VersionServicer_to_server
 from imagestore.util.rpc import AbsentMethods
 
 if TYPE_CHECKING:
@@ -81,8 +80,7 @@ def add_containerd(
     add_NamespacesServicer_to_server(NamespacesService(workers), server)
     add_VersionServicer_to_server(VersionService(), server)
     add_IntrospectionServicer_to_server(IntrospectionService(workers), server)
-    add_SnapshotsServicer_to_server(SnapshotsService(), server)
-    server.add_generic_rpc_handlers((_no_containers(), _absent_services()))
+    server.add_generic_rpc_handlers((_no_snapshots(), _no_containers(), _absent_services()))
     return _names(content_pb2, images_pb2, introspection_pb2, leases_pb2, namespaces_pb2, snapshots_pb2, version_pb2)
 
 
@@ -111,7 +109,7 @@ def _names(*files: ModuleType) -> tuple[str, ...]:
     return tuple(service.full_name for file in files for service in file.DESCRIPTOR.services_by_name.values())
 
 
-class SnapshotsService(SnapshotsServicer):
+class SnapshotsService:
     """Reports no snapshots, so that tools see that no image is unpacked here."""
 
     async def Stat(
@@ -129,6 +127,26 @@ class SnapshotsService(SnapshotsServicer):
         none: tuple[snapshots_pb2.ListSnapshotsResponse, ...] = ()
         for each in none:
             yield each
+
+
+def _no_snapshots() -> grpc.GenericRpcHandler:
+    """The two calls about snapshots that are served; the others are refused with what is missing."""
+    service = SnapshotsService()
+    return grpc.method_handlers_generic_handler(
+        "containerd.services.snapshots.v1.Snapshots",
+        {
+            "Stat": grpc.unary_unary_rpc_method_handler(
+                service.Stat,
+                snapshots_pb2.StatSnapshotRequest.FromString,
+                snapshots_pb2.StatSnapshotResponse.SerializeToString,
+            ),
+            "List": grpc.unary_stream_rpc_method_handler(
+                service.List,
+                snapshots_pb2.ListSnapshotsRequest.FromString,
+                snapshots_pb2.ListSnapshotsResponse.SerializeToString,
+            ),
+        },
+    )
 
 
 def _no_containers() -> grpc.GenericRpcHandler:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 import imagestore.cri.records as records
-from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.model import ImageSpec
 from imagestore.cri.pull_queue import PullKey
 from imagestore.cri.pull_timeout import ProgressWatch
@@ -24,6 +23,7 @@ from imagestore.cri.runtime_service import RuntimeServicer
 from imagestore.errors import ImageStoreError, InvalidInputError
 from imagestore.metadata.records import ListedImage
 from imagestore.oci.reference import Reference
+from imagestore.protos.cri import api_pb2, api_pb2_grpc
 from imagestore.registry.credentials.cri import AuthConfig, explicit_source
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.util.rpc import AbsentMethods
@@ -210,8 +210,6 @@ def _spec(message: api_pb2.ImageSpec) -> ImageSpec:
     return ImageSpec(message.image, message.runtime_handler)
 
 
-#: containerd's limit of a message, both ways; clients allow as much. In bytes.
-MESSAGE_BYTES: Final = 16 * 1024 * 1024
 IMAGE_SERVICE: Final = "runtime.v1.ImageService"
 RUNTIME_SERVICE: Final = "runtime.v1.RuntimeService"
 
@@ -220,13 +218,13 @@ def add_cri(server: grpc.aio.Server, workers: StoreWorkers, pulls: PullQueue) ->
     """Register ``runtime.v1.ImageService`` and the subset of ``runtime.v1.RuntimeService``; returns their full names.
 
     Args:
-        server: not started yet; should allow messages of MESSAGE_BYTES.
+        server: not started yet; should allow messages of 16 MiB.
         workers: the store and the threads for it.
         pulls: made on the server's event loop; the caller closes it after the server.
     """
     api_pb2_grpc.add_ImageServiceServicer_to_server(ImageServicer(workers, pulls), server)
-    api_pb2_grpc.add_RuntimeServiceServicer_to_server(RuntimeServicer(workers), server)
-    server.add_generic_rpc_handlers((AbsentMethods("/runtime.", _missing),))
+    runtime = RuntimeServicer(workers).handlers(RUNTIME_SERVICE)
+    server.add_generic_rpc_handlers((runtime, AbsentMethods("/runtime.", _missing)))
     return (IMAGE_SERVICE, RUNTIME_SERVICE)
 
 

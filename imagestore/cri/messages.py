@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from imagestore.cri._proto import api_pb2
 from imagestore.cri.model import (
     Condition,
     ContainerImage,
@@ -21,6 +20,7 @@ from imagestore.cri.model import (
     ServiceVersion,
 )
 from imagestore.errors import ImageServiceError, InvalidInputError
+from imagestore.protos.cri import api_pb2
 from imagestore.util.text import is_utf8
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from imagestore.store.image_groups import Group, by_image_and_handler, is_pinned
 from imagestore.util.text import is_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence, Set
+    from collections.abc import Iterable, Set
 
     from imagestore.content.api import ContentStore
     from imagestore.metadata.records import ImageRecord
@@ -181,16 +181,6 @@ def _user(raw: bytes) -> str:
     return name if len(name) <= _LONGEST_USER and is_utf8(name) else ""
 
 
-def chain_id(diff_ids: Sequence[Digest]) -> str:
-    """Identity of stacked layers; empty without layers.
-
-    >>> from imagestore.oci.digest import Digest
-    >>> chain_id([Digest.of(b"base")]) == str(Digest.of(b"base"))
-    True
-    """
-    return str(chain_ids(diff_ids)[-1]) if diff_ids else ""
-
-
 def verbose_info(record: ImageRecord, store: ImageStore) -> dict[str, str]:
     """The ``info`` of a verbose status: JSON texts by key.
 
@@ -215,5 +205,6 @@ def verbose_info(record: ImageRecord, store: ImageStore) -> dict[str, str]:
         return {"imagestore": json.dumps(own)}  # an artifact: its config describes no image
     except (ContentNotFoundError, IntegrityError) as error:
         return {"imagestore": json.dumps({**own, "damage": str(error)})}
-    shown = {"chainID": chain_id(config.diff_ids), "imageSpec": json.loads(config.raw)}
+    chains = chain_ids(config.diff_ids)
+    shown = {"chainID": chains[-1] if chains else "", "imageSpec": json.loads(config.raw)}
     return {"imagestore": json.dumps(own), "info": json.dumps(shown)}

@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import imagestore.cri.records as records
-from imagestore.cri._proto import api_pb2
 from imagestore.oci.digest import Digest
+from imagestore.protos.cri import api_pb2
 from imagestore.store import record_lookup
 from imagestore.store.maintenance.usage import content_use
 

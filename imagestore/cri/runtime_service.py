@@ -15,7 +15,7 @@ import grpc
 
 import imagestore.platforms as platforms
 from imagestore._version import __version__
-from imagestore.cri._proto import api_pb2, api_pb2_grpc
+from imagestore.protos.cri import api_pb2
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -33,11 +33,30 @@ RUNTIME_NAME: Final = "imagestore"
 _SYSTEMD_FOLDER: Final = "/run/systemd/system"
 
 
-class RuntimeServicer(api_pb2_grpc.RuntimeServiceServicer):
+class RuntimeServicer:
     """Answers version, status and handlers; has no containers."""
 
     def __init__(self, workers: StoreWorkers) -> None:
         self._workers = workers
+
+    def handlers(self, service: str) -> grpc.GenericRpcHandler:
+        """The calls that are answered here, for a server; ``service`` is the full name of theirs."""
+        unary = grpc.unary_unary_rpc_method_handler
+        served = (
+            (self.Version, api_pb2.VersionRequest, api_pb2.VersionResponse),
+            (self.Status, api_pb2.StatusRequest, api_pb2.StatusResponse),
+            (self.RuntimeConfig, api_pb2.RuntimeConfigRequest, api_pb2.RuntimeConfigResponse),
+            (self.ListPodSandbox, api_pb2.ListPodSandboxRequest, api_pb2.ListPodSandboxResponse),
+            (self.ListContainers, api_pb2.ListContainersRequest, api_pb2.ListContainersResponse),
+            (self.ContainerStatus, api_pb2.ContainerStatusRequest, api_pb2.ContainerStatusResponse),
+            (self.ListContainerStats, api_pb2.ListContainerStatsRequest, api_pb2.ListContainerStatsResponse),
+            (self.ListPodSandboxStats, api_pb2.ListPodSandboxStatsRequest, api_pb2.ListPodSandboxStatsResponse),
+        )
+        methods = {
+            method.__name__: unary(method, request.FromString, answer.SerializeToString)
+            for method, request, answer in served
+        }
+        return grpc.method_handlers_generic_handler(service, methods)
 
     async def Version(  # noqa: N802 - the interface's name
         self, request: api_pb2.VersionRequest, context: Context

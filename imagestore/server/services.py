@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from imagestore.containerd.service import add_containerd
-from imagestore.cri.image_service import MESSAGE_BYTES, add_cri
+from imagestore.cri.image_service import add_cri
 from imagestore.cri.pull_queue import PullQueue
+from imagestore.protos.pool import POOL
+from imagestore.util.rpc import MESSAGE_BYTES
 
 if TYPE_CHECKING:
     import grpc
@@ -68,7 +70,10 @@ async def add_services(
     for name in names:
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    reflection.enable_server_reflection(names, server)
+    # Reflection looks in one pool. These two libraries have their files in protobuf's own.
+    for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
+        POOL.AddSerializedFile(file.serialized_pb)
+    reflection.enable_server_reflection(names, server, POOL)
     return ServedServices(names, pulls, servicer)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import imagestore.config as configuration
 import imagestore.platforms as platforms
 from imagestore.errors import InvalidInputError
-from imagestore.store import leases
+from imagestore.store import leases, record_lookup
 from imagestore.store.adapters import StorePlace, open_adapters
 from imagestore.store.images_by_name import ImagesByName
 from imagestore.store.in_use import IN_USE_SECONDS
@@ -172,6 +172,11 @@ class ImageStore:
             StoreReadOnlyError: an older version wrote it, and its disk is read-only, so it has no id yet.
         """
         return self.metadata.store_id
+
+    @property
+    def pinned_references(self) -> frozenset[str]:
+        """The references that the configuration pins, in canonical form."""
+        return record_lookup.pinned_by(self.config)
 
     @property
     def registry(self) -> RegistryClient:

@@ -25,9 +25,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import imagestore
 from imagestore import CancelToken
-from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.model import ImageSpec
 from imagestore.errors import ImageStoreError, OperationCancelledError
+from imagestore.protos.cri import api_pb2, api_pb2_grpc
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, synthetic_layer
 from imagestore.testing.faults.bodies import Drip
 from tests.integration.test_server_reload import _HANDLER

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 
 import grpc
 import pytest
-from google.protobuf.field_mask_pb2 import FieldMask
 
 from imagestore import Digest
-from imagestore.containerd._proto import content_pb2, images_pb2, leases_pb2, namespaces_pb2
-from imagestore.containerd._proto.content_pb2_grpc import ContentStub
-from imagestore.containerd._proto.descriptor_pb2 import Descriptor
-from imagestore.containerd._proto.images_pb2_grpc import ImagesStub
-from imagestore.containerd._proto.leases_pb2_grpc import LeasesStub
-from imagestore.containerd._proto.namespaces_pb2_grpc import NamespacesStub
+from imagestore.protos.containerd import content_pb2, images_pb2, leases_pb2, namespaces_pb2
+from imagestore.protos.containerd.content_pb2_grpc import ContentStub
+from imagestore.protos.containerd.images_pb2_grpc import ImagesStub
+from imagestore.protos.containerd.leases_pb2_grpc import LeasesStub
+from imagestore.protos.containerd.namespaces_pb2_grpc import NamespacesStub
+from imagestore.protos.containerd.types_pb2 import Descriptor
+from imagestore.protos.google.protobuf.field_mask_pb2 import FieldMask
 
 STAT, WRITE, COMMIT = content_pb2.STAT, content_pb2.WRITE, content_pb2.COMMIT
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"

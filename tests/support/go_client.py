@@ -19,7 +19,7 @@ def build(folder: Path) -> Path:
     """Generate and compile; half a minute the first time."""
     package = folder / "go" / "src" / "imagestore" / "runtime" / "v1"
     package.mkdir(parents=True)
-    proto = TOP / "imagestore" / "cri" / "_proto"
+    proto = TOP / "imagestore" / "protos" / "cri"
     run(
         [need("protoc"), f"--proto_path={proto}", f"--go_out=plugins=grpc,paths=source_relative:{package}", "api.proto"]
     )

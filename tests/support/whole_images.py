@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from imagestore import CancelToken, Descriptor, Digest, ImageStore, platforms
-from imagestore.containerd._proto import images_pb2 as wire
-from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
 from imagestore.errors import ImageStoreError
+from imagestore.protos.containerd import images_pb2 as wire
+from imagestore.protos.containerd.types_pb2 import Descriptor as WireDescriptor
 from imagestore.testing import Image
 from imagestore.testing.builders.images import Document
 from tests.support.containerd_client import Client, target

@@ -96,14 +96,17 @@ def stored_gzip(data: bytes) -> bytes:
     return out.getvalue()
 
 
-def tar_of(files: Mapping[str, bytes], *, is_windows: bool = False) -> bytes:
-    """A deterministic tar archive: sorted names, time 0, owner 0, parent folders first, no padding to a record."""
+def tar_of(files: Mapping[str, bytes], *, is_windows: bool = False, mode: int = 0o644) -> bytes:
+    """A deterministic tar archive: sorted names, time 0, owner 0, parent folders first, no padding to a record.
+
+    ``mode`` has the permissions of the files.
+    """
     folders = {name[:at] for name in files for at in range(len(name)) if name[at] == "/"}
     out = io.BytesIO()
     for name in sorted({*folders, *files}):
         info = tarfile.TarInfo(name)
         is_folder = name in folders
-        info.mode = 0o755 if is_folder else 0o644
+        info.mode = 0o755 if is_folder else mode
         info.type = tarfile.DIRTYPE if is_folder else tarfile.REGTYPE
         if is_windows:
             # FILE_ATTRIBUTE_DIRECTORY and FILE_ATTRIBUTE_ARCHIVE.

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from imagestore import CancelToken, Digest, ImageStore, platforms
 from imagestore.containerd import content
-from imagestore.containerd._proto import content_pb2
 from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.upload import Upload, UploadPart
 from imagestore.errors import PreconditionError
+from imagestore.protos.containerd import content_pb2
 from tests.support.collector import without_collector
 from tests.support.containerd_client import (
     COMMIT,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import grpc
 import pytest
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from imagestore import Digest, ImageStore, platforms
 from imagestore import config as configuration
-from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.oci.media_types import OCI_INDEX
+from imagestore.protos.containerd import images_pb2 as wire
+from imagestore.protos.google.protobuf.timestamp_pb2 import Timestamp
 from imagestore.testing import Image, build_image, build_index, layer
 from imagestore.testing.builders.images import Document
 from tests.support.containerd_client import Client, refused, target

@@ -12,9 +12,9 @@ import grpc
 import pytest
 
 from imagestore import Descriptor, ImageStore
-from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import ConfigError, ImageDeniedError, ImageStoreError, StoreBusyError
+from imagestore.protos.containerd import images_pb2 as wire
 from imagestore.store.pull.present import PresentImage, make_names_durable
 from imagestore.testing import Image, build_image
 from tests.support.containerd_client import Client, refused

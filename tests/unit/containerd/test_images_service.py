@@ -6,13 +6,13 @@ import time
 
 import grpc
 import pytest
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from imagestore import Descriptor, Digest, EvictionPolicy, ImageStore, Platform
-from imagestore.containerd._proto import images_pb2 as wire
-from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
 from imagestore.errors import InvalidInputError
 from imagestore.metadata.records import ImageRecord
+from imagestore.protos.containerd import images_pb2 as wire
+from imagestore.protos.containerd.types_pb2 import Descriptor as WireDescriptor
+from imagestore.protos.google.protobuf.timestamp_pb2 import Timestamp
 from tests.support.containerd_client import COMMIT, Client, digest_of, message, refused, target
 
 NOT_FOUND, INVALID = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT

@@ -10,14 +10,14 @@ from typing import Any
 import grpc
 import pytest
 
-from imagestore.containerd._proto import content_pb2, images_pb2, introspection_pb2, leases_pb2, namespaces_pb2
-from imagestore.containerd._proto.content_pb2_grpc import ContentStub
-from imagestore.containerd._proto.images_pb2_grpc import ImagesStub
-from imagestore.containerd._proto.introspection_pb2_grpc import IntrospectionStub
-from imagestore.containerd._proto.leases_pb2_grpc import LeasesStub
-from imagestore.containerd._proto.namespaces_pb2_grpc import NamespacesStub
 from imagestore.containerd.filters import Fields, Filter
 from imagestore.errors import OperationCancelledError
+from imagestore.protos.containerd import content_pb2, images_pb2, introspection_pb2, leases_pb2, namespaces_pb2
+from imagestore.protos.containerd.content_pb2_grpc import ContentStub
+from imagestore.protos.containerd.images_pb2_grpc import ImagesStub
+from imagestore.protos.containerd.introspection_pb2_grpc import IntrospectionStub
+from imagestore.protos.containerd.leases_pb2_grpc import LeasesStub
+from imagestore.protos.containerd.namespaces_pb2_grpc import NamespacesStub
 from imagestore.store.workers import QUICK_THREADS
 from tests.support.containerd_client import Client, message
 

@@ -11,9 +11,9 @@ import grpc
 import pytest
 
 from imagestore import Digest, ImageStore
-from imagestore.containerd._proto import content_pb2
-from imagestore.containerd._proto import namespaces_pb2 as wire
 from imagestore.metadata.records import HolderKind
+from imagestore.protos.containerd import content_pb2
+from imagestore.protos.containerd import namespaces_pb2 as wire
 from imagestore.store.maintenance import why
 from tests.support.containerd_client import COMMIT, STAT, WRITE, Client, digest_of, message, refused
 

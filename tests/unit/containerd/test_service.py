@@ -7,14 +7,14 @@ from pathlib import Path
 
 import grpc
 import pytest
-from google.protobuf.empty_pb2 import Empty
 
 from imagestore import ImageStore, __version__
-from imagestore.containerd._proto import introspection_pb2, snapshots_pb2
-from imagestore.containerd._proto.introspection_pb2_grpc import IntrospectionStub
-from imagestore.containerd._proto.snapshots_pb2_grpc import SnapshotsStub
-from imagestore.containerd._proto.version_pb2_grpc import VersionStub
 from imagestore.containerd.service import add_containerd, add_proxy_content
+from imagestore.protos.containerd import introspection_pb2, snapshots_pb2
+from imagestore.protos.containerd.introspection_pb2_grpc import IntrospectionStub
+from imagestore.protos.containerd.snapshots_pb2_grpc import SnapshotsStub
+from imagestore.protos.containerd.version_pb2_grpc import VersionStub
+from imagestore.protos.google.protobuf.empty_pb2 import Empty
 from imagestore.store.workers import StoreWorkers
 from tests.support.containerd_client import Client, refused
 from tests.support.rpc_server import containerd_face

@@ -12,8 +12,8 @@ from typing import Any
 
 import grpc
 
-from imagestore.cri._proto import api_pb2 as cri
 from imagestore.cri.client import CriImageService
+from imagestore.protos.cri import api_pb2 as cri
 
 
 class Scripted(grpc.GenericRpcHandler):

@@ -12,7 +12,6 @@ import grpc
 import pytest
 
 from imagestore import CancelToken, Secret
-from imagestore.cri._proto import api_pb2 as cri
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ContainerImage, ImageSpec, SandboxMetadata
 from imagestore.errors import (
@@ -28,6 +27,7 @@ from imagestore.errors import (
     UnknownRuntimeHandlerError,
 )
 from imagestore.node.image_service import ImageService
+from imagestore.protos.cri import api_pb2 as cri
 from imagestore.registry.credentials.cri import AuthConfig
 from tests.unit.cri.scripted_cri import aborting, serving
 

@@ -12,7 +12,6 @@ import grpc
 import pytest
 
 from imagestore import Digest, Secret
-from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ImageSpec, SandboxMetadata
 from imagestore.cri.records import ImageUsers
@@ -20,6 +19,7 @@ from imagestore.errors import (
     InvalidInputError,
     UnknownRuntimeHandlerError,
 )
+from imagestore.protos.cri import api_pb2, api_pb2_grpc
 from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.testing import Image, build_artifact, build_image
 from tests.support.cri_server import CriServer, cri_server

@@ -12,10 +12,10 @@ import grpc
 import pytest
 
 from imagestore import config, platforms
-from imagestore.cri._proto import api_pb2 as cri
 from imagestore.cri.image_service import add_cri
 from imagestore.cri.pull_queue import PullQueue
 from imagestore.cri.runtime_service import RuntimeServicer, uses_systemd
+from imagestore.protos.cri import api_pb2 as cri
 from imagestore.server.calls import UNKNOWN_METHOD, CallInterceptor, CallWatch
 from imagestore.store.workers import StoreWorkers
 from tests.support.cri_server import CriServer

@@ -1,0 +1,1 @@
+"""The services of containerd, and the types that they share."""

@@ -1,0 +1,1 @@
+"""Kubernetes' Container Runtime Interface, package runtime.v1."""

@@ -1,0 +1,1 @@
+"""Common types that messages use: any, empty, field mask, timestamp."""

@@ -1,0 +1,1 @@
+"""The error as a value that gRPC services send."""
