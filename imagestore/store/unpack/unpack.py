@@ -6,13 +6,11 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import (
-    AlreadyExistsError,
     DocumentError,
     IntegrityError,
     PreconditionError,
@@ -24,10 +22,10 @@ from imagestore.store.unpack.apply import LayerApplier, Unpacked, UnpackLimits
 from imagestore.store.unpack.bundle import runtime_config
 from imagestore.store.unpack.entry import shown
 from imagestore.store.unpack.layer import LayerStream
-from imagestore.store.unpack.metadata import set_mode
 from imagestore.store.unpack.tree import Tree
 from imagestore.util import files
-from imagestore.util.files import lock_partial, partial_name
+from imagestore.util.failpoint import reach
+from imagestore.util.partial import FOLDER, NEW_FILE, new_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,54 +87,55 @@ class UnpackWork:
 
         Raises:
             AlreadyExistsError: something is in the folder.
-            InvalidInputError, PreconditionError: the folder can't be made or written; no root without ``is_rootless``.
+            InvalidInputError, PreconditionError: the folder can't be made or written, or another user exchanged it; no
+                root without ``is_rootless``.
             DocumentError, IntegrityError: a layer breaks its rules, or isn't what its diff id says.
             ContentNotFoundError: a layer isn't in the store.
             UnsupportedError: a Windows image.
-            OperationCancelledError: cancelled. In all cases nothing is left.
+            OperationCancelledError: cancelled. In all cases nothing is left but what others have moved away: an empty
+                folder, or all of it with the folder above.
         """
-        path = os.path.abspath(os.fspath(folder))
-        with in_place(path) as partial:
-            unpacked = self.unpack_into(partial, shown_as=path)
-        return UnpackReport(path, unpacked.entries, unpacked.size, tuple(unpacked.left_out), unpacked.left_out_count)
+        path = _absolute(folder)
+        with new_folder(path) as top, _translated(path):
+            _close(top)
+            unpacked = self._unpack_into(top)
+        return _report(path, unpacked)
 
     def run_bundle(self, folder: str | os.PathLike[str], options: BundleOptions) -> UnpackReport:
         """Unpack into ``rootfs`` in a new folder, and write ``config.json`` next to it.
 
         Raises:
-            As run(); DocumentError too if the image starts nothing, or names a user that it doesn't have.
+            As run(); InvalidInputError too if the options have what no process can have; DocumentError if the image
+                has, starts nothing, or names a user that it doesn't have.
         """
-        path = os.path.abspath(os.fspath(folder))
-        what = f"image {self.image.reference}"
-        with in_place(path) as partial:
-            rootfs = os.path.join(partial, "rootfs")
-            os.mkdir(rootfs, _CLOSED)
-            unpacked = self.unpack_into(rootfs, shown_as=path)
-            with contextlib.closing(Tree(rootfs, what=what)) as tree:
-                config = runtime_config(self.image.config, tree, options, what=what)
-            document = json.dumps(config, indent=2).encode()
-            files.replace(os.path.join(partial, "config.json"), document, mode=0o600)
-            os.chmod(partial, _BUNDLE_MODE)
-        return UnpackReport(path, unpacked.entries, unpacked.size, tuple(unpacked.left_out), unpacked.left_out_count)
+        path = _absolute(folder)
+        with new_folder(path) as top, _translated(path), contextlib.ExitStack() as stack:
+            _close(top)
+            reach("bundle-rootfs")
+            os.mkdir("rootfs", _CLOSED, dir_fd=top)
+            root = os.open("rootfs", FOLDER, dir_fd=top)
+            stack.callback(os.close, root)
+            unpacked = self._unpack_into(root)
+            tree = stack.enter_context(contextlib.closing(Tree(root, what=self._what)))
+            document = json.dumps(runtime_config(self.image.config, tree, options, what=self._what), indent=2)
+            reach("bundle-config")
+            with open("config.json", "xb", opener=lambda name, _: os.open(name, NEW_FILE, 0o600, dir_fd=top)) as file:
+                file.write(document.encode())
+            os.fchmod(top, _BUNDLE_MODE)
+        return _report(path, unpacked)
 
-    def unpack_into(self, path: str, *, shown_as: str) -> Unpacked:
-        """Unpack into an empty folder that is there; the caller removes it when this fails.
+    @property
+    def _what(self) -> str:
+        """Names the image in errors."""
+        return f"image {self.image.reference}"
 
-        Args:
-            path: the folder, which gets the root's mode at the very end.
-            shown_as: its name in errors.
-
-        Raises:
-            As run(), but for the folder's place.
-        """
+    def _unpack_into(self, root: int) -> Unpacked:
+        """Unpack into an empty folder that is open; it gets the image's mode at the very end."""
         self._refuse()
         layers, diff_ids = self.image.layers, self.image.config.diff_ids
         if len(layers) != len(diff_ids):
-            what = f"image {self.image.reference}"
-            raise DocumentError(what, [f"has {len(layers)} layers, and its config has {len(diff_ids)} diff ids"])
-        with contextlib.suppress(OSError):  # most folders have none, and some file systems never
-            os.removexattr(path, _DEFAULT_ACL)
-        with contextlib.closing(Tree(path, what=f"image {self.image.reference}")) as tree, _translated(shown_as):
+            raise DocumentError(self._what, [f"has {len(layers)} layers, and its config has {len(diff_ids)} diff ids"])
+        with contextlib.closing(Tree(root, what=self._what)) as tree:
             applier = LayerApplier(tree, self.limits, is_rootless=self.is_rootless)
             for layer, diff_id in zip(layers, diff_ids, strict=True):
                 self._apply(layer, diff_id, applier)
@@ -189,49 +188,21 @@ class UnpackWork:
             self.observer(LayerUnpacking(layer, done))
 
 
-@contextlib.contextmanager
-def in_place(path: str) -> Iterator[str]:
-    """A new folder next to its final place; moved there when the block succeeds, else removed.
-
-    Args:
-        path: the final place: not there, or an empty folder.
-
-    Raises:
-        AlreadyExistsError: something is there.
-        InvalidInputError, PreconditionError: the folder can't be made.
-    """
-    try:
-        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path) or os.listdir(path)):
-            raise AlreadyExistsError(f"{path}: expected nothing or an empty folder", hint="name another folder")
-        partial = partial_name(path)
-        os.mkdir(partial, _CLOSED)
-        descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise files.write_refusal(path, error) from error
-    try:
-        lock_partial(descriptor)
-        os.fchmod(descriptor, _CLOSED)
-        yield partial
-        try:
-            os.rename(partial, path)
-        except OSError as error:
-            raise files.write_refusal(path, error) from error
-    except BaseException:
-        _remove(partial, descriptor)
-        raise
-    finally:
-        os.close(descriptor)
+def _absolute(folder: str | os.PathLike[str]) -> str:
+    given = os.fspath(folder)
+    with _translated(given):  # the current folder may be gone
+        return os.path.abspath(given)
 
 
-def _remove(partial: str, descriptor: int) -> None:
-    """Remove an unfinished tree as far as possible, including folders that their owner may not write."""
-    with contextlib.suppress(OSError):
-        os.fchmod(descriptor, _CLOSED)
-        for _, folders, _, above in os.fwalk(partial):
-            for name in folders:
-                with contextlib.suppress(OSError):  # a link has no mode
-                    set_mode(above, name, _CLOSED)
-    shutil.rmtree(partial, ignore_errors=True)
+def _close(descriptor: int) -> None:
+    """Take from a new folder what it, and what is made in it, would have from the folder above."""
+    os.fchmod(descriptor, _CLOSED)  # also without the set-group-id bit
+    with contextlib.suppress(OSError):  # most folders have none, and some file systems never
+        os.removexattr(descriptor, _DEFAULT_ACL)
+
+
+def _report(path: str, unpacked: Unpacked) -> UnpackReport:
+    return UnpackReport(path, unpacked.entries, unpacked.size, tuple(unpacked.left_out), unpacked.left_out_count)
 
 
 @contextlib.contextmanager
@@ -240,7 +211,9 @@ def _translated(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        place = f"{path}: entry {shown(os.fsdecode(error.filename))}" if error.filename else path
+        # A number when the call was about a descriptor.
+        name = error.filename if isinstance(error.filename, str) else ""
+        place = f"{path}: entry {shown(name)}" if name else path
         # EINVAL: an owner that this user namespace doesn't have (user_namespaces(7)).
         if error.errno in (errno.EPERM, errno.EINVAL):
             raise PreconditionError(
