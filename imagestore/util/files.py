@@ -193,6 +193,19 @@ def replace(target: str | os.PathLike[str], data: bytes, *, mode: int | None = 0
         sync_directory(folder or os.curdir)
 
 
+def sync_file_system(descriptor: int) -> None:
+    """Make all durable that is written to the file system of an open file or folder (syncfs(2)).
+
+    Raises:
+        OSError: it failed.
+    """
+    import ctypes  # Python has no call for it: os.sync() would wait for every disk of the machine
+
+    if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
 def sync_directory(path: str | os.PathLike[str]) -> None:
     """Make the names in a folder durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -88,6 +88,46 @@ def new_file(path: str) -> Iterator[int]:
         yield descriptor
 
 
+def remove_folder(path: str) -> None:
+    """Remove a folder with all that is in it, as far as possible; nothing there is fine.
+
+    It loses its name first, so nobody finds a part of it there. Then this waits for those who hold a lock on it
+    (flock(2)), as its readers may. If the process dies, the rest is a leftover.
+
+    Args:
+        path: absolute.
+
+    Raises:
+        InvalidInputError, PreconditionError: it can't be renamed.
+    """
+    with _translated(path), contextlib.ExitStack() as stack, contextlib.suppress(FileNotFoundError):
+        folder, final = os.path.split(path)
+        above = os.open(folder, _ABOVE)
+        stack.callback(os.close, above)
+        name = _temporary(final)
+        reach("folder-rename")
+        os.rename(final, name, src_dir_fd=above, dst_dir_fd=above)
+        descriptor = os.open(name, FOLDER, dir_fd=above)
+        stack.callback(os.close, descriptor)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _remove(above, name, descriptor)
+
+
+def remove_leftovers(folder: str) -> None:
+    """Remove what dead writers of this user left in a folder, whatever it was for; as far as possible."""
+    with contextlib.suppress(OSError):
+        above = os.open(folder, _ABOVE)
+        try:
+            _remove_leftovers(above, re.compile(f".+{_ENDING}"))
+        finally:
+            os.close(above)
+
+
+def _temporary(final: str) -> str:
+    return f"{final}.{uuid.uuid4().hex[:12]}.partial"
+
+
 @contextlib.contextmanager
 def _renamed(path: str, make: Callable[[int, str], int]) -> Iterator[int]:
     """What ``make`` makes in the open folder under the temporary name, renamed when the block succeeds."""
@@ -96,14 +136,14 @@ def _renamed(path: str, make: Callable[[int, str], int]) -> Iterator[int]:
             folder, final = os.path.split(path)
             above = os.open(folder, _ABOVE)
             stack.callback(os.close, above)
-            name = f"{final}.{uuid.uuid4().hex[:12]}.partial"
+            name = _temporary(final)
             descriptor = make(above, name)
             stack.callback(os.close, descriptor)
         try:
             # Marks it as in use; on file systems without locks no leftover is removed.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove_leftovers(above, final)
+            _remove_leftovers(above, re.compile(re.escape(final) + _ENDING))
             yield descriptor
             with _translated(path):
                 _rename(above, name, final, descriptor, path)
@@ -229,12 +269,11 @@ def _empty(descriptor: int) -> None:
                 os.unlink(name, dir_fd=descriptor)
 
 
-def _remove_leftovers(above: int, final: str) -> None:
-    """Remove what dead writers of this user left, as far as possible.
+def _remove_leftovers(above: int, dead: re.Pattern[str]) -> None:
+    """Remove what dead writers of this user left under such names, as far as possible.
 
     Where another user can rename what is in the folder, it stays: a folder of ours with such a name may be any.
     """
-    dead = re.compile(re.escape(final) + _ENDING)
     with contextlib.suppress(OSError):  # a folder that we may write and not list
         status = os.fstat(above)
         is_shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
