@@ -30,7 +30,6 @@ from imagestore.metadata.records import ListedImage
 from imagestore.metadata.sqlite.failures import CORRUPT_HINT
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Digest
-from imagestore.oci.image_config import chain_ids
 from imagestore.oci.reference import Reference
 from imagestore.store import record_lookup
 from imagestore.store.image import Image
@@ -205,6 +204,5 @@ def verbose_info(record: ImageRecord, store: ImageStore) -> dict[str, str]:
         return {"imagestore": json.dumps(own)}  # an artifact: its config describes no image
     except (ContentNotFoundError, IntegrityError) as error:
         return {"imagestore": json.dumps({**own, "damage": str(error)})}
-    chains = chain_ids(config.diff_ids)
-    shown = {"chainID": chains[-1] if chains else "", "imageSpec": json.loads(config.raw)}
+    shown = {"chainID": str(config.chain_ids[-1]) if config.chain_ids else "", "imageSpec": json.loads(config.raw)}
     return {"imagestore": json.dumps(own), "info": json.dumps(shown)}

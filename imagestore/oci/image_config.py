@@ -163,18 +163,3 @@ def _without_nulls(settings: Members) -> dict[str, Any]:
     if settings.has("Labels"):
         found["Labels"] = settings.labels("Labels")
     return found
-
-
-def chain_ids(diff_ids: Sequence[Digest]) -> list[str]:
-    """The identity of stacked layers, for every height of the stack, the lowest first.
-
-    Source: image-spec, config.md, "Layer ChainID".
-
-    >>> from imagestore.oci.digest import Digest
-    >>> chain_ids([Digest.of(b"base")]) == [str(Digest.of(b"base"))]
-    True
-    """
-    found: list[str] = []
-    for diff_id in map(str, diff_ids):
-        found.append(str(Digest.of(f"{found[-1]} {diff_id}".encode())) if found else diff_id)
-    return found

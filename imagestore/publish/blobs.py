@@ -42,13 +42,23 @@ class BlobBringer:
         content: the store's.
         folder: containerd's content folder; None where files placed there don't count.
         store_id: part of the names of writes.
+        is_durable: layers stay in containerd, so their names must survive a loss of power before they are recorded.
     """
 
-    def __init__(self, client: Containerd, content: ContentStore, folder: ContentFolder | None, store_id: str) -> None:
+    def __init__(
+        self,
+        client: Containerd,
+        content: ContentStore,
+        folder: ContentFolder | None,
+        store_id: str,
+        *,
+        is_durable: bool = False,
+    ) -> None:
         self._client = client
         self._content = content
         self._folder = folder
         self._store_id = store_id
+        self._is_durable = is_durable
 
     def bring_layer(
         self, layer: Descriptor, repositories: Collection[Reference], lease: str, cancel: CancelToken
@@ -98,6 +108,20 @@ class BlobBringer:
         self._folder.replace(self._content.path(layer.digest), layer.digest)
         return True
 
+    def relink(self, layer: Descriptor) -> bool:
+        """Link a layer that stays in containerd again, after a repair or an import gave the store another file.
+
+        Returns:
+            Whether it was another file.
+        """
+        if self._folder is None or self._folder.way is not ContentWay.LINKED:
+            return False
+        source = self._content.path(layer.digest)
+        if self._folder.size(layer.digest) is None or self._folder.is_same_file(source, layer.digest):
+            return False
+        self._folder.replace(source, layer.digest)
+        return True
+
     def _take(
         self, layer: Descriptor, labels: Mapping[str, str], lease: str, folder: ContentFolder
     ) -> ContentWay | None:
@@ -111,6 +135,8 @@ class BlobBringer:
             if not is_new and folder.size(layer.digest) not in (None, layer.size):
                 # Nobody's valid content; bytes sent would be thrown away, as long as the name is there.
                 folder.replace(source, layer.digest)
+            if self._is_durable:
+                folder.sync(layer.digest.algorithm)
             reach("publish-commit")
             ref = self._ref(layer.digest)
             written = content_writes.take(self._client, ref, layer.digest, layer.size, labels, lease)

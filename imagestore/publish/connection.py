@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from imagestore.content.api import ContentStore
-    from imagestore.publish.containerd import Containerd, Plugins
+    from imagestore.publish.containerd import Containerd
+    from imagestore.publish.containerd_values import Plugins
     from imagestore.publish.wanted import Owner
     from imagestore.store.image_store import ImageStore
 

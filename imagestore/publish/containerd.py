@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -36,7 +35,12 @@ import imagestore.protos.cri.api_pb2_grpc as cri_grpc
 from imagestore.errors import AlreadyExistsError, NotFoundError
 from imagestore.protos.google.protobuf.empty_pb2 import Empty
 from imagestore.protos.google.protobuf.field_mask_pb2 import FieldMask
+from imagestore.publish.containerd_values import Container, Plugins, Usage
 from imagestore.publish.wanted import PINNED, ActualImage
+<<<<<<< HEAD
+=======
+from imagestore.util.cancel import CancelToken
+>>>>>>> p2
 from imagestore.util.endpoint import Endpoint
 from imagestore.util.grpc_channel import GrpcChannel
 
@@ -46,7 +50,10 @@ if TYPE_CHECKING:
 
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
+<<<<<<< HEAD
     from imagestore.util.cancel import CancelToken
+=======
+>>>>>>> p2
     from imagestore.util.grpc_channel import Exchange
 
 NAMESPACE_HEADER: Final = "containerd-namespace"
@@ -58,40 +65,6 @@ EXPIRE: Final = "containerd.io/gc.expire"
 SNAPSHOT_REF: Final = "containerd.io/snapshot.ref"
 _CONTENT_PLUGIN: Final = ("io.containerd.content.v1", "content")
 _SNAPSHOTTER_TYPE: Final = "io.containerd.snapshotter.v1"
-
-
-@dataclass(frozen=True, slots=True)
-class Plugins:
-    """What containerd has loaded.
-
-    Attributes:
-        content_root: folder of the local content store; None if there is none, or it doesn't say.
-        snapshotters: names of those that work.
-        types: of all plugins that work.
-    """
-
-    content_root: Path | None
-    snapshotters: frozenset[str]
-    types: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Container:
-    """A container of containerd; ``image`` is the name of the record that it was made from, or an id."""
-
-    id: str
-    image: str
-    labels: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What CRI says of one image file system; bytes and inodes."""
-
-    mountpoint: str
-    used_bytes: int
-    inodes_used: int
-    timestamp: int
 
 
 class Containerd:
@@ -339,9 +312,9 @@ class Containerd:
     # Events and containers.
 
     def events(self, filters: Sequence[str], cancel: CancelToken) -> Iterator[tuple[str, str]]:
-        """(topic, namespace) of events from now on, until the connection ends.
+        """(topic, namespace) of events, until the connection ends.
 
-        The first item, of an empty topic, says that the subscription stands: what happens from then on is heard.
+        The first item, of an empty topic, says that the call was sent; containerd doesn't say from when on it hears.
         """
         request = events_pb2.SubscribeRequest(filters=filters)
         stream = self._channel.stream(self._events.Subscribe, request, "Subscribe", cancel=cancel, has_limit=False)
@@ -371,9 +344,10 @@ class Containerd:
                 found[name] = image.id
         return found
 
-    def cri_image_filesystems(self) -> list[Usage]:
-        """The file systems of CRI's images."""
-        answer = self._channel.call(self._cri.ImageFsInfo, cri_pb2.ImageFsInfoRequest(), "ImageFsInfo")
+    def cri_image_filesystems(self, *, seconds: float) -> list[Usage]:
+        """The file systems of CRI's images; the call ends after so many seconds."""
+        request = cri_pb2.ImageFsInfoRequest()
+        answer = self._channel.call(self._cri.ImageFsInfo, request, "ImageFsInfo", cancel=CancelToken(seconds))
         return [
             Usage(each.fs_id.mountpoint, each.used_bytes.value, each.inodes_used.value, each.timestamp)
             for each in answer.image_filesystems

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ImageStoreError, OperationCancelledError, ServiceUnavailableError
-from imagestore.publish.in_use import touch_images_in_use
+from imagestore.publish.in_use import note_images_in_use
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ LOOK_SECONDS: Final = 0.25
 _FIRST_WAIT_SECONDS: Final = 0.1
 _LAST_WAIT_SECONDS: Final = 5.0
 #: containerd's events are of all namespaces; the namespace is judged here.
+#: A stream of events doesn't say when it begins, so what containerd has is looked at once more after this.
+_SECOND_LOOK_SECONDS: Final = 1.0
 _IMAGES: Final = 'topic~="^/images/"'
 _CONTAINERS: Final = 'topic=="/containers/create"'
 
@@ -98,6 +100,7 @@ class PublishFollower:
         wait = _FIRST_WAIT_SECONDS
         while not self._cancel.is_cancelled:
             try:
+                self._publisher.client.version()
                 for topic, namespace in self._publisher.client.events([_IMAGES, _CONTAINERS], self._cancel):
                     wait = _FIRST_WAIT_SECONDS
                     self._take(topic, namespace)
@@ -133,7 +136,7 @@ class PublishFollower:
 
     def _follow(self) -> None:
         number: int | None = None
-        full_at = 0.0
+        full_at, second_at = 0.0, None
         while not self._cancel.is_cancelled:
             self._wake.wait(LOOK_SECONDS)
             self._wake.clear()
@@ -142,7 +145,8 @@ class PublishFollower:
                 continue
             now = self._number()
             is_full = time.monotonic() >= full_at or self._publisher.known_connection is None
-            has_changed = self._images_changed.is_set() or now != number or now is None
+            is_second = second_at is not None and time.monotonic() >= second_at
+            has_changed = self._images_changed.is_set() or now != number or now is None or is_second
             try:
                 if is_full or has_changed:
                     self._images_changed.clear()
@@ -152,7 +156,7 @@ class PublishFollower:
                 if is_full or self._containers_changed.is_set():
                     self._containers_changed.clear()
                     with self._lend() as store:
-                        touch_images_in_use(self._publisher.client, store)
+                        note_images_in_use(self._publisher.client, store)
                 for image_id in self._publisher.states.due():
                     self._publisher.begin(image_id)
             except OperationCancelledError:
@@ -163,7 +167,11 @@ class PublishFollower:
                 if self._stopped_within(_LAST_WAIT_SECONDS if not isinstance(error, ServiceUnavailableError) else 1.0):
                     return
                 continue
+            if is_second:
+                second_at = None
             if is_full:
+                if not full_at:
+                    second_at = time.monotonic() + _SECOND_LOOK_SECONDS
                 full_at = time.monotonic() + self._repair_seconds
             if self.reason:
                 self.reason = ""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.publish.model import ImageState
 
 if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
     from concurrent.futures import Future
 
     from imagestore.publish.model import ContentWay
@@ -46,6 +48,42 @@ class Entry:
     begun: Publication | None = None
     ways: Counter[ContentWay] | None = None
     work: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def can_run(self) -> bool:
+        """Whether a container could be made of it, as far as that is known."""
+        return self.state is not ImageState.NOT_RUNNABLE
+
+
+class PublishTotals:
+    """What a publisher did since it began; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bytes: Counter[ContentWay] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._images = 0
+
+    def published(self, ways: Counter[ContentWay]) -> None:
+        """An image was published, its layers by these ways."""
+        with self._lock:
+            self._images += 1
+            self._bytes.update(ways)
+
+    @contextlib.contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Adds a block's duration to its step."""
+        began_at = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._seconds[step] += time.monotonic() - began_at
+
+    def now(self) -> tuple[int, dict[ContentWay, int], dict[str, float]]:
+        """Images published, bytes of layers by way, seconds by step."""
+        with self._lock:
+            return self._images, dict(self._bytes), dict(self._seconds)
 
 
 class ImageStates:

@@ -1,6 +1,6 @@
-"""Images that containerd's containers and sandboxes use are noted in the store as in use.
+"""Images that containerd's containers and sandboxes use are noted in the store as used.
 
-Eviction and image collection spare them; the note holds for hours while containerd is away.
+Eviction and image collection spare what was used lately, so the note holds for hours while containerd is away.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ def containers_by_image(client: Containerd) -> dict[str, list[str]]:
     return dict(found)
 
 
-def touch_images_in_use(client: Containerd, store: ImageStore) -> int:
-    """Note the images of all containers as in use, under every handler; returns how many ids they have."""
-    used = containers_by_image(client)
-    store.note_in_use([(image_id, "") for image_id in used], holder=client.address)
-    return len(used)
+def note_images_in_use(client: Containerd, store: ImageStore) -> None:
+    """Note the images of all containers and sandboxes as in use, under every handler."""
+    used = [(image_id, "") for image_id in containers_by_image(client)]
+    store.note_in_use(used, holder=client.address.removeprefix("unix://"))

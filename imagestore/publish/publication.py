@@ -13,13 +13,14 @@ Each step may be repeated; an interrupted publish is continued by the next one.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import DocumentError, IntegrityError, ServiceUnavailableError
+from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, ServiceUnavailableError
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Verifier
 from imagestore.oci.image_config import chain_ids, image_config
@@ -27,20 +28,20 @@ from imagestore.oci.manifest import Manifest
 from imagestore.oci.reference import Reference
 from imagestore.publish import leases
 from imagestore.publish.containerd_snapshots import ContainerdSnapshots, DamagedLayerError
+from imagestore.publish.model import ContentWay
 from imagestore.publish.snapshots import SnapshotLayer
 from imagestore.store.maintenance.check import CheckReport
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from imagestore.content.api import ContentStore
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.publish.blobs import BlobBringer
     from imagestore.publish.containerd import Containerd
-    from imagestore.publish.model import ContentWay
     from imagestore.publish.snapshots import SnapshotTarget
     from imagestore.publish.wanted import Owner, WantedImage
     from imagestore.store.image_store import ImageStore
@@ -96,7 +97,7 @@ class ImageDocuments:
     @property
     def chains(self) -> list[str]:
         """The chain id at each height."""
-        return chain_ids([layer.diff_id for layer in self.layers])
+        return [str(each) for each in chain_ids(layer.diff_id for layer in self.layers)]
 
     @classmethod
     def read(cls, content: ContentStore, descriptor: Descriptor) -> ImageDocuments:
@@ -138,6 +139,8 @@ class Publication:
         self._lease = ""
         # How many layers are unpacked and held by the lease, by manifest and snapshotter.
         self._heights: dict[tuple[Digest, str], int] = {}
+        # Brought, and verified by their unpacking, if that succeeds, or here.
+        self._verified: set[Digest] = set()
         self.ways: Counter[ContentWay] = Counter()
 
     @property
@@ -197,8 +200,7 @@ class Publication:
             for snapshotter, target in self.targets(wanted.snapshotters, repositories).items():
                 self.unpack(snapshotter, target, documents)
             if self._context.keeps_layers:
-                for layer in documents.layers:
-                    self._brought(layer, self._bring(layer, repositories))
+                self._keep_layers(documents, repositories)
             self._bring_documents(documents, wanted.snapshotters, repositories)
 
     def make_records(self, wanted: WantedImage, names: Collection[str]) -> None:
@@ -241,9 +243,16 @@ class Publication:
                 raise
             target.apply(parent, chain_id, layer)
 
-    def _bring(self, layer: SnapshotLayer, repositories: Sequence[Reference]) -> ContentWay:
-        with self._context.slots:
-            return self._context.bringer.bring_layer(layer.blob, repositories, self.lease, self._cancel)
+    def _keep_layers(self, documents: ImageDocuments, repositories: Sequence[Reference]) -> None:
+        """Bring the layers that stay in containerd and weren't unpacked now, which would have verified them."""
+        for layer in documents.layers:
+            if layer.blob.digest in self._verified:
+                continue
+            with self._context.slots:
+                way = self._context.bringer.bring_layer(layer.blob, repositories, self.lease, self._cancel)
+                if way in (ContentWay.LINKED, ContentWay.OWN_FILE):
+                    verify_blob(self._context.content, layer.blob, self._cancel)
+            self._brought(layer, way)
 
     def _bring_documents(
         self, documents: ImageDocuments, snapshotters: Sequence[str], repositories: Sequence[Reference]
@@ -262,6 +271,7 @@ class Publication:
 
     def _brought(self, layer: SnapshotLayer, way: ContentWay) -> None:
         self.ways[way] += layer.blob.size
+        self._verified.add(layer.blob.digest)
 
 
 def _repositories(wanted: WantedImage, manifest: Descriptor) -> list[Reference]:
@@ -289,6 +299,15 @@ def repair_image(store: ImageStore, wanted: WantedImage, cancel: CancelToken) ->
     report = store.repair(CheckReport.of_damaged(damaged), cancel=cancel)
     log.warning("damaged blobs fetched again", extra={"blobs": [str(each) for each in sorted(damaged)]})
     return bool(report.fetched)
+
+
+def relink_layers(context: PublishContext, images: Iterable[WantedImage]) -> None:
+    """Let kept links lead to the store's files of now: a repair makes other ones."""
+    for manifest in {each.digest: each for image in images for each in image.manifests}.values():
+        with contextlib.suppress(DocumentError, ContentNotFoundError, IntegrityError):  # publishing it says so
+            for layer in ImageDocuments.read(context.content, manifest).layers:
+                if context.bringer.relink(layer.blob):
+                    log.info("linked again", extra={"blob": str(layer.blob.digest)})
 
 
 def verify_blob(content: ContentStore, blob: Descriptor, cancel: CancelToken) -> None:

@@ -28,11 +28,16 @@ from imagestore.publish.blobs import BlobBringer
 from imagestore.publish.connection import CONTENT_MODES, Connection, connect
 from imagestore.publish.containerd import Containerd
 from imagestore.publish.image_records import RecordKeeper
-from imagestore.publish.image_states import ImageStates
-from imagestore.publish.model import ImageState
+from imagestore.publish.image_states import ImageStates, PublishTotals
 from imagestore.publish.owner_lock import OwnerLock
-from imagestore.publish.publication import NotRunnableError, Publication, PublishContext, repair_image
-from imagestore.publish.pull_delivery import PullDelivery
+from imagestore.publish.publication import (
+    NotRunnableError,
+    Publication,
+    PublishContext,
+    relink_layers,
+    repair_image,
+)
+from imagestore.publish.pull_delivery import Deliveries
 from imagestore.publish.reconciling import RunningReconcile, results
 from imagestore.publish.wanted import Owner
 from imagestore.util.cancel import CancelToken
@@ -40,7 +45,7 @@ from imagestore.util.machine import machine_mark
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterator, Mapping, Set
+    from collections.abc import Callable, Iterator, Set
     from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import Self
@@ -57,8 +62,6 @@ log = logging.getLogger(__name__)
 NAMESPACE: Final = "k8s.io"
 #: Images that are published at a time.
 PUBLISHES_AT_ONCE: Final = 8
-#: Running pulls whose layers are brought at a time; those of others wait for the end of their pull.
-DELIVERIES_AT_ONCE: Final = 8
 
 
 class Publisher:
@@ -106,12 +109,13 @@ class Publisher:
         self.client = Containerd(address, namespace=namespace, cancel=self._cancel)
         self.owner = Owner(store.id, machine_mark("publish"))
         self.states = ImageStates(clock)
+        self.totals = PublishTotals()
         self._lock = OwnerLock(store.root, f"{self.client.address} {namespace}")
         self._connecting = threading.Lock()
         self._connection: Connection | None = None
         self.records = RecordKeeper(self.client, self.owner, self._lend)
         self._executor = ThreadPoolExecutor(PUBLISHES_AT_ONCE, thread_name_prefix="publish")
-        self._deliveries = ThreadPoolExecutor(DELIVERIES_AT_ONCE, thread_name_prefix="deliver")
+        self._deliveries = Deliveries(self.states, self._cancel)
 
     # Once, for programs.
 
@@ -190,15 +194,9 @@ class Publisher:
             yield observer
             return
         with self._lend() as store:
-            snapshotters = store.config.snapshotters(runtime_handler)
-            context = self.context(store, connection)
-            delivery = PullDelivery(context, snapshotters, self._deliveries, observer, self._begin_of_pull(context))
-            try:
+            context, snapshotters = self.context(store, connection), store.config.snapshotters(runtime_handler)
+            with self._deliveries.of_pull(context, snapshotters, observer) as delivery:
                 yield delivery
-            except BaseException:
-                self._end_delivery(delivery, has_failed=True)
-                raise
-            self._end_delivery(delivery, has_failed=False)
 
     def begin(self, image_id: str) -> Future[None]:
         """Publish an image id in another thread, or join the publish that runs."""
@@ -214,7 +212,12 @@ class Publisher:
         with self._lend() as store:
             connection = self.connection(store)
             number, wanted = store.metadata.generation(), self.records.wanted(store)
-            unready = self._unready(store, connection, wanted) if is_full else set()
+            unready: set[str] = set()
+            if is_full:
+                known = [each for each in wanted.values() if self.states.entry(each.image_id).can_run]
+                unready = connection.unpacked.unready(store.content, known)
+                if self._mode == "link":
+                    relink_layers(self.context(store, connection), wanted.values())
             found = self.records.compare(wanted)
             removed = self.records.remove(store, number, found)
         self.states.keep(wanted)
@@ -260,7 +263,9 @@ class Publisher:
         return PublishContext(
             client=self.client,
             content=store.content,
-            bringer=BlobBringer(self.client, store.content, connection.folder, self.owner.store_id),
+            bringer=BlobBringer(
+                self.client, store.content, connection.folder, self.owner.store_id, is_durable=self._mode != "auto"
+            ),
             owner=self.owner,
             keeps_layers=self._mode != "auto",
             clock=self._clock,
@@ -270,7 +275,7 @@ class Publisher:
     def close(self) -> None:
         """End what runs, wait for it, and let another process publish; containerd keeps what is published."""
         self._cancel.cancel("the publisher was closed")
-        self._deliveries.shutdown(cancel_futures=True)
+        self._deliveries.close()
         self._executor.shutdown(cancel_futures=True)
         self.client.close()
         self._lock.release()
@@ -284,31 +289,6 @@ class Publisher:
         self.close()
 
     # One image.
-
-    def _begin_of_pull(self, context: PublishContext) -> Callable[[str], Publication | None]:
-        def _begin(image_id: str) -> Publication | None:
-            entry = self.states.entry(image_id)
-            if not entry.work.acquire(blocking=False):
-                return None
-            entry.begun = Publication(context, image_id, self._cancel)
-            return entry.begun
-
-        return _begin
-
-    def _end_delivery(self, delivery: PullDelivery, *, has_failed: bool) -> None:
-        delivery.finish()
-        publication = delivery.publication
-        if publication is None:
-            return
-        entry = self.states.entry(publication.image_id)
-        try:
-            if has_failed:
-                entry.begun = None
-                publication.end()
-        except ImageStoreError as error:
-            log.warning("lease stays until the next connection", extra={"error": str(error)})
-        finally:
-            entry.work.release()
 
     def _publish(self, image_id: str) -> None:
         entry = self.states.entry(image_id)
@@ -358,9 +338,12 @@ class Publisher:
             publication = entry.begun or Publication(context, wanted.image_id, self._cancel)
             entry.begun = publication
             try:
-                publication.bring(wanted)
-                self.records.make(publication, wanted)
-                publication.wait_until_known()
+                with self.totals.timed("content"):
+                    publication.bring(wanted)
+                with self.totals.timed("records"):
+                    self.records.make(publication, wanted)
+                    publication.wait_until_known()
+                self.totals.published(publication.ways)
                 return publication.ways
             except NotFoundError as error:
                 # Somebody ended the lease, or a blob went between two steps (`rmi` at the same time): from the start.
@@ -372,17 +355,9 @@ class Publisher:
                     raise
             finally:
                 entry.begun = None
-                publication.end()
+                with self.totals.timed("collection"):
+                    publication.end()
         raise AssertionError("unreachable: the last try returns or raises")
-
-    def _unready(self, store: ImageStore, connection: Connection, wanted: Mapping[str, WantedImage]) -> set[str]:
-        """The ids of images that containerd couldn't start, whatever its records say."""
-        known = set(self.client.cri_names().values())
-        runnable = [
-            image for image in wanted.values() if self.states.entry(image.image_id).state is not ImageState.NOT_RUNNABLE
-        ]
-        unpacked = connection.unpacked.missing(store.content, runnable)
-        return unpacked | {image.image_id for image in runnable if image.image_id not in known}
 
     def _follow_removal(self) -> None:
         try:

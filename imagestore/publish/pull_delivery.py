@@ -6,25 +6,33 @@ goes on with, so only what is left then is waited for.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import threading
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ContentNotFoundError, ImageStoreError
 from imagestore.oci.reference import Reference
-from imagestore.publish.publication import ImageDocuments, NotRunnableError
+from imagestore.publish.publication import ImageDocuments, NotRunnableError, Publication
 from imagestore.registry.events import BlobDone, Selected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor, Future
 
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
-    from imagestore.publish.publication import Publication, PublishContext
+    from imagestore.publish.image_states import ImageStates
+    from imagestore.publish.publication import PublishContext
     from imagestore.registry.events import Event, Observer
+    from imagestore.util.cancel import CancelToken
 
 log = logging.getLogger(__name__)
+
+#: Running pulls whose layers are brought at a time; those of others wait for the end of their pull.
+DELIVERIES_AT_ONCE: Final = 8
 
 
 class PullDelivery:
@@ -131,3 +139,57 @@ class PullDelivery:
         with self._lock:
             self._is_over = True
             self._running = None
+
+
+class Deliveries:
+    """The deliveries of running pulls; thread-safe.
+
+    Args:
+        states: of the publisher; an image that other work has isn't delivered.
+        cancel: ends the work.
+    """
+
+    def __init__(self, states: ImageStates, cancel: CancelToken) -> None:
+        self._states = states
+        self._cancel = cancel
+        self._executor = ThreadPoolExecutor(DELIVERIES_AT_ONCE, thread_name_prefix="deliver")
+
+    @contextlib.contextmanager
+    def of_pull(
+        self, context: PublishContext, snapshotters: Sequence[str], observer: Observer
+    ) -> Iterator[PullDelivery]:
+        """Around one pull. What is begun belongs to the next publish of the image; it ends with a pull that fails."""
+        begin = functools.partial(self._begin, context)
+        delivery = PullDelivery(context, snapshotters, self._executor, observer, begin)
+        try:
+            yield delivery
+        except BaseException:
+            self._end(delivery, has_failed=True)
+            raise
+        self._end(delivery, has_failed=False)
+
+    def close(self) -> None:
+        """End the work and wait for it."""
+        self._executor.shutdown(cancel_futures=True)
+
+    def _begin(self, context: PublishContext, image_id: str) -> Publication | None:
+        entry = self._states.entry(image_id)
+        if not entry.work.acquire(blocking=False):
+            return None
+        entry.begun = Publication(context, image_id, self._cancel)
+        return entry.begun
+
+    def _end(self, delivery: PullDelivery, *, has_failed: bool) -> None:
+        delivery.finish()
+        publication = delivery.publication
+        if publication is None:
+            return
+        entry = self._states.entry(publication.image_id)
+        try:
+            if has_failed:
+                entry.begun = None
+                publication.end()
+        except ImageStoreError as error:
+            log.warning("lease stays until the next connection", extra={"error": str(error)})
+        finally:
+            entry.work.release()

@@ -35,8 +35,12 @@ class UnpackedImages:
         tops = self._tops_of(content, image)
         return all(self._client.has_snapshot(each, top) for each in image.snapshotters for top in tops)
 
-    def missing(self, content: ContentStore, images: Iterable[WantedImage]) -> set[str]:
-        """The ids of the images that aren't; a call for each snapshotter."""
+    def unready(self, content: ContentStore, images: Iterable[WantedImage]) -> set[str]:
+        """The ids of the images that containerd couldn't start: CRI doesn't know them, or they aren't unpacked.
+
+        One call, and one for each snapshotter.
+        """
+        known = set(self._client.cri_names().values())
         there: dict[str, set[str]] = {}
         found = set()
         for image in images:
@@ -46,6 +50,8 @@ class UnpackedImages:
                     there[snapshotter] = self._client.snapshots(snapshotter)
                 if not tops <= there[snapshotter]:
                     found.add(image.image_id)
+            if image.image_id not in known:
+                found.add(image.image_id)
         return found
 
     def _tops_of(self, content: ContentStore, image: WantedImage) -> set[str]:

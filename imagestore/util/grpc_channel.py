@@ -36,7 +36,9 @@ if TYPE_CHECKING:
         """What grpc returns for a method that sends several answers."""
 
         def __iter__(self) -> Iterator[A_co]: ...
-        def cancel(self) -> bool: ...
+        def cancel(self) -> bool:
+            """End the call."""
+            ...
 
 
 #: A hundred years; grpc takes a deadline beyond 64 bits of nanoseconds for one that has passed.

@@ -486,5 +486,5 @@ def test_chain_ids_cover_every_layer_below() -> None:
     base, middle, top = (Digest.of(text) for text in (b"base", b"middle", b"top"))
     two = "sha256:" + hashlib.sha256(f"{base} {middle}".encode()).hexdigest()
     three = "sha256:" + hashlib.sha256(f"{two} {top}".encode()).hexdigest()
-    assert chain_ids([base, middle, top]) == [str(base), two, three]
-    assert chain_ids([]) == []
+    assert [str(each) for each in chain_ids([base, middle, top])] == [str(base), two, three]
+    assert chain_ids([]) == ()
