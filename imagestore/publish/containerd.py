@@ -37,10 +37,7 @@ from imagestore.protos.google.protobuf.empty_pb2 import Empty
 from imagestore.protos.google.protobuf.field_mask_pb2 import FieldMask
 from imagestore.publish.containerd_values import Container, Plugins, Usage
 from imagestore.publish.wanted import PINNED, ActualImage
-<<<<<<< HEAD
-=======
 from imagestore.util.cancel import CancelToken
->>>>>>> p2
 from imagestore.util.endpoint import Endpoint
 from imagestore.util.grpc_channel import GrpcChannel
 
@@ -50,10 +47,6 @@ if TYPE_CHECKING:
 
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
-<<<<<<< HEAD
-    from imagestore.util.cancel import CancelToken
-=======
->>>>>>> p2
     from imagestore.util.grpc_channel import Exchange
 
 NAMESPACE_HEADER: Final = "containerd-namespace"
