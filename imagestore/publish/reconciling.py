@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 from typing import TYPE_CHECKING, Final
 
+from imagestore.errors import OperationCancelledError
 from imagestore.publish.model import ImageState, ReconcileReport
 from imagestore.registry.events import PartAdvanced, ignore
 
@@ -63,7 +64,7 @@ def results(running: Sequence[Future[None]], cancel: CancelToken) -> Sequence[Fu
     """Wait until all have ended, well or not.
 
     Raises:
-        OperationCancelledError: cancelled; they go on.
+        OperationCancelledError: cancelled, and they go on; or the publisher was closed before they began.
     """
     for _ in as_ended(running, cancel):
         pass
@@ -74,10 +75,12 @@ def as_ended(running: Collection[Future[None]], cancel: CancelToken) -> Iterator
     """Each as it ends, well or not.
 
     Raises:
-        OperationCancelledError: cancelled; they go on.
+        OperationCancelledError: as results().
     """
     left = set(running)
     while left:
         cancel.check()
         ended, left = concurrent.futures.wait(left, _LOOK_SECONDS, concurrent.futures.FIRST_COMPLETED)
+        if any(each.cancelled() for each in ended):
+            raise OperationCancelledError("the publisher was closed")
         yield from ended
