@@ -71,7 +71,8 @@ class PublishFollower:
         #: Why containerd can't be used; empty while it can.
         self.reason = "not connected yet"
         self.reconciles = 0
-        # When the next state for other processes may be written.
+        # The reason in the last state for other processes, and when the next one may be written without another reason.
+        self._said: str | None = None
         self._state_at = 0.0
         self._threads = [
             threading.Thread(target=self._listen, name="publish-events", daemon=True),
@@ -141,11 +142,11 @@ class PublishFollower:
 
     def _state(self) -> None:
         """Let other processes read how it stands, also before containerd answers."""
-        if time.monotonic() < self._state_at:
+        if self.reason == self._said and time.monotonic() < self._state_at:
             return
         with contextlib.suppress(StoreError):  # such as PublisherRunningError; the next connection says so
             self._publisher.note(self.reason)
-        self._state_at = time.monotonic() + _STATE_SECONDS
+        self._said, self._state_at = self.reason, time.monotonic() + _STATE_SECONDS
 
     def _follow(self) -> None:
         number: int | None = None
@@ -190,6 +191,7 @@ class PublishFollower:
             if self.reason:
                 self.reason = ""
                 log.info("containerd is followed", extra={"address": self._publisher.client.address})
+            self._state()
             self._heard()
 
     def _failed(self, error: ImageStoreError) -> None:
@@ -197,6 +199,7 @@ class PublishFollower:
             log.error("can't publish", extra={"error": str(error), "hint": error.hint})
         self.reason = str(error)
         self._publisher.disconnected()
+        self._state()
         self._heard()
 
     def _number(self) -> int | None:

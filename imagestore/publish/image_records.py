@@ -10,7 +10,7 @@ from imagestore.errors import ImageNotFoundError
 from imagestore.publish.wanted import difference, wanted_images
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from imagestore.publish.containerd import Containerd
@@ -61,25 +61,7 @@ class RecordKeeper:
 
     def compare(self, wanted: Mapping[str, WantedImage]) -> Difference:
         """What is wanted against what containerd has; one call."""
-        return self.difference(wanted, self._client.images())
-
-    def difference(self, wanted: Mapping[str, WantedImage], actual: Iterable[ActualImage]) -> Difference:
-        """What is wanted against records of containerd; no call."""
-        return difference(wanted, actual, self._owner, self._accepted)
-
-    def missing_names(self, wanted: WantedImage, actual: Mapping[str, ActualImage]) -> list[str]:
-        """The names that records of containerd don't fulfil; no call."""
-        return wanted.unmet_names(actual, self._owner, self._accepted)
-
-    def accept(
-        self, wanted: Iterable[WantedImage], actual: Mapping[str, ActualImage], cri_names: Mapping[str, str]
-    ) -> None:
-        """Leave others' records where they are if CRI resolves their names to the wanted images; no call."""
-        for image in wanted:
-            for name in image.names:
-                found = actual.get(name)
-                if found is not None and not found.is_of(self._owner) and cri_names.get(name) == image.image_id:
-                    self._accepted.add((name, found.target))
+        return difference(wanted, self._client.images(), self._owner, self._accepted)
 
     def own(self) -> list[ActualImage]:
         """This store's records."""

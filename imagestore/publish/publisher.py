@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -22,7 +21,6 @@ from imagestore.publish.image_publisher import ImagePublisher
 from imagestore.publish.image_records import RecordKeeper
 from imagestore.publish.image_states import ImageStates, PublishTotals
 from imagestore.publish.owner_lock import OwnerLock
-from imagestore.publish.owner_state import OwnerState
 from imagestore.publish.publication import relink_layers
 from imagestore.publish.pull_delivery import Deliveries
 from imagestore.publish.reconciling import RunningReconcile, results
@@ -147,7 +145,7 @@ class Publisher:
             DeadlineExceededError: images are still on their way.
             ServiceUnavailableError: containerd can't be reached.
         """
-        watch = OwnerWatch(self.client, self.records, self._lock, self._lend, image_ids)
+        watch = OwnerWatch(self.client, self.owner, self.records, self._lock, self._lend, image_ids)
         return watch.wait(cancel or CancelToken())
 
     def publish(self, name: str, *, runtime_handler: str | None = None, cancel: CancelToken | None = None) -> str:
@@ -196,7 +194,7 @@ class Publisher:
         """
         with self._lend() as store:
             image_ids = None if name is None else image_ids_of(store, name, runtime_handler)
-            return self._status.read(store, self._state(""), image_ids)
+            return self._status.read(store, self._connections.state(""), image_ids)
 
     # For a server.
 
@@ -209,13 +207,7 @@ class Publisher:
         Raises:
             StoreBusyError: another process publishes this store into this containerd.
         """
-        self._lock.acquire()
-        self._lock.note(self._state(reason))
-
-    def _state(self, reason: str) -> OwnerState:
-        known, notes = self.known_connection, self.states.notes()
-        way, why = (known.way, known.way_reason) if known is not None else (None, "")
-        return OwnerState(os.getpid(), self.client.address, self.client.namespace, reason, way, why, notes)
+        self._connections.note(reason)
 
     def ensure(self, image_id: Digest) -> Future[None]:
         """Make an image runnable; done at once if containerd is known to have it as it is wanted.

@@ -24,6 +24,7 @@ from imagestore.publish.model import ImageState, ImageStatus, PublisherStatus
 from imagestore.publish.owner_state import ImageNote, OwnerState
 from imagestore.publish.publication import ImageDocuments, NotRunnableError
 from imagestore.publish.unpacked import UnpackedImages
+from imagestore.publish.wanted import difference, left_to_others
 from imagestore.store.record_lookup import not_found
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class _Seen:
         way: how layers come into it, and why not by a cheaper way.
         found: what is wanted against its records.
         actual: its records by name.
+        accepted: others' records that don't stand against an image; see left_to_others().
         known: the image ids that its CRI plugin knows.
         containers: ids of containers by image id.
         lacking: the snapshotters for which an image isn't unpacked, by image id.
@@ -60,6 +62,7 @@ class _Seen:
     way: tuple[ContentWay, str]
     found: Difference
     actual: Mapping[str, ActualImage]
+    accepted: Collection[tuple[str, str, str]]
     known: frozenset[str]
     containers: Mapping[str, list[str]]
     lacking: Mapping[str, tuple[str, ...]]
@@ -157,22 +160,23 @@ class StatusReader:
             way = find_way(self._client, store.content, plugins, self._owner.store_id, self._mode)[1:]
         actual = {image.name: image for image in self._client.images()}
         cri_names = self._client.cri_names()
-        self._records.accept(wanted.values(), actual, cri_names)
+        accepted = left_to_others(wanted.values(), actual, self._owner, cri_names)
         loaded = [image for image in shown if plugins.snapshotters.issuperset(image.snapshotters)]
         lacking = UnpackedImages(self._client).lacking(store.content, loaded)
         return _Seen(
             version=version,
             loaded=plugins.snapshotters,
             way=way,
-            found=self._records.difference(wanted, actual.values()),
+            found=difference(wanted, actual.values(), self._owner, accepted),
             actual=actual,
+            accepted=accepted,
             known=frozenset(cri_names.values()),
             containers=containers_by_image(self._client),
             lacking={image.image_id: lacking.get(image.image_id, image.snapshotters) for image in shown},
         )
 
     def _image(self, store: ImageStore, image: WantedImage, seen: _Seen, note: ImageNote | None) -> ImageStatus:
-        missing = self._records.missing_names(image, seen.actual)
+        missing = image.unmet_names(seen.actual, self._owner, seen.accepted)
         lacking = seen.lacking[image.image_id]
         is_whole = not missing and not lacking and image.image_id in seen.known
         state, reason = ImageState.PUBLISHED, ""

@@ -13,6 +13,7 @@ from imagestore.errors import DeadlineExceededError, StoreCorruptError
 from imagestore.publish.model import ImageState, ReconcileReport
 from imagestore.publish.owner_lock import describe_process
 from imagestore.publish.owner_state import OwnerState
+from imagestore.publish.wanted import difference, left_to_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from imagestore.publish.containerd import Containerd
     from imagestore.publish.image_records import RecordKeeper
     from imagestore.publish.owner_lock import OwnerLock
-    from imagestore.publish.wanted import Difference
+    from imagestore.publish.wanted import Difference, Owner
     from imagestore.store.image_store import ImageStore
     from imagestore.util.cancel import CancelToken
 
@@ -34,6 +35,7 @@ class OwnerWatch:
 
     Args:
         client: of containerd.
+        owner: whose records are the store's.
         records: those that are wanted.
         lock: of the process that publishes.
         lend: gives the store of the moment.
@@ -43,12 +45,14 @@ class OwnerWatch:
     def __init__(
         self,
         client: Containerd,
+        owner: Owner,
         records: RecordKeeper,
         lock: OwnerLock,
         lend: Callable[[], AbstractContextManager[ImageStore]],
         image_ids: Collection[str] | None,
     ) -> None:
         self._client = client
+        self._owner = owner
         self._records = records
         self._lock = lock
         self._lend = lend
@@ -65,11 +69,11 @@ class OwnerWatch:
             ServiceUnavailableError: containerd can't be reached.
         """
         first = self._look()
-        owner = self._owner()
-        tried = {key: note.next_try for key, note in owner.images.items()} if owner is not None else {}
+        working = self._working()
+        tried = {key: note.next_try for key, note in working.images.items()} if working is not None else {}
         found = first
-        while owner is not None:
-            said = {key: owner.images[key] for key in found.to_publish if key in owner.images}
+        while working is not None:
+            said = {key: working.images[key] for key in found.to_publish if key in working.images}
             not_runnable = {key: note.reason for key, note in said.items() if note.state is ImageState.NOT_RUNNABLE}
             failed = {key: note.reason for key, note in said.items() if note.state is ImageState.FAILED}
             anew = {key for key in failed if said[key].next_try != tried.get(key)}
@@ -81,8 +85,8 @@ class OwnerWatch:
             except DeadlineExceededError as error:
                 if left <= failed.keys() and not found.to_remove:
                     return self._report(first, found, failed, not_runnable)
-                raise _late(owner, found, left) from error
-            owner, found = self._owner(), self._look()
+                raise _late(working, found, left) from error
+            working, found = self._working(), self._look()
         return None
 
     def _look(self) -> Difference:
@@ -92,12 +96,12 @@ class OwnerWatch:
             wanted = {key: image for key, image in wanted.items() if key in self._image_ids}
         self._count = len(wanted)
         actual = {image.name: image for image in self._client.images()}
-        self._records.accept(wanted.values(), actual, self._client.cri_names())
-        found = self._records.difference(wanted, actual.values())
+        accepted = left_to_others(wanted.values(), actual, self._owner, self._client.cri_names())
+        found = difference(wanted, actual.values(), self._owner, accepted)
         # With some of the images only, the others' records look unwanted.
         return found if self._image_ids is None else replace(found, to_remove=())
 
-    def _owner(self) -> OwnerState | None:
+    def _working(self) -> OwnerState | None:
         try:
             return self._lock.owner()
         except StoreCorruptError:
@@ -115,11 +119,11 @@ class OwnerWatch:
         )
 
 
-def _late(owner: OwnerState, found: Difference, left: Collection[str]) -> DeadlineExceededError:
+def _late(working: OwnerState, found: Difference, left: Collection[str]) -> DeadlineExceededError:
     waits = [*sorted(left), *found.to_remove]
     more = f" and {len(waits) - _MOST_NAMED} more" if len(waits) > _MOST_NAMED else ""
     return DeadlineExceededError(
-        f"{describe_process(owner.process_id)} publishes this store and isn't done yet with"
+        f"{describe_process(working.process_id)} publishes this store and isn't done yet with"
         f" {', '.join(waits[:_MOST_NAMED])}{more}",
         hint="it goes on; 'imagestore publish --status' shows how far it is",
     )
