@@ -158,6 +158,7 @@ class ImagePublisher:
 
     @staticmethod
     def _end_begun(entry: Entry) -> None:
-        begun, entry.begun = entry.begun, None
-        if begun is not None:
-            begun.end()
+        if entry.begun is not None:
+            # If this fails, the next publish goes on with it, and ends it.
+            entry.begun.end()
+            entry.begun = None
