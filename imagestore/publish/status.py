@@ -161,8 +161,6 @@ class StatusReader:
         actual = {image.name: image for image in self._client.images()}
         cri_names = self._client.cri_names()
         accepted = left_to_others(wanted.values(), actual, self._owner, cri_names)
-        loaded = [image for image in shown if plugins.snapshotters.issuperset(image.snapshotters)]
-        lacking = UnpackedImages(self._client).lacking(store.content, loaded)
         return _Seen(
             version=version,
             loaded=plugins.snapshotters,
@@ -172,7 +170,7 @@ class StatusReader:
             accepted=accepted,
             known=frozenset(cri_names.values()),
             containers=containers_by_image(self._client),
-            lacking={image.image_id: lacking.get(image.image_id, image.snapshotters) for image in shown},
+            lacking=UnpackedImages(self._client, plugins.snapshotters).lacking(store.content, shown),
         )
 
     def _image(self, store: ImageStore, image: WantedImage, seen: _Seen, note: ImageNote | None) -> ImageStatus:

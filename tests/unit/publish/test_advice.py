@@ -113,9 +113,7 @@ def test_damaged_configs_are_no_reason_to_fail(tmp_path: Path) -> None:
 
 
 def test_a_sandbox_image_that_is_not_in_the_store(tmp_path: Path) -> None:
-    text = CONFIG.replace(
-        'v1.cri".containerd]', f'v1.cri"]\n{SANDBOX}\n[plugins."io.containerd.grpc.v1.cri".containerd]', 1
-    )
+    text = CONFIG.replace("version = 2\n", f"version = 2\n{SANDBOX}")
     pause = "registry.example/pause:1"
     with node(tmp_path, {pause: build_image("linux/amd64")}, host=HOST, text=text) as opened:
         (finding,) = advice.store_findings(opened.store)
