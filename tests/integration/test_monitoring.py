@@ -33,7 +33,7 @@ def tool(*words: str) -> str:
 
 
 def test_prometheus_takes_the_rules_and_they_fire() -> None:
-    assert "8 rules found" in tool("promtool", "check", "rules", str(MONITORING / "imagestore.rules.yml"))
+    assert "11 rules found" in tool("promtool", "check", "rules", str(MONITORING / "imagestore.rules.yml"))
     assert "SUCCESS" in tool("promtool", "test", "rules", str(MONITORING / "imagestore.rules.test.yml"))
 
 
