@@ -95,7 +95,7 @@ def test_layers_come_as_the_page_says(containerd: CriContainerd, drop_ins: tuple
         run_in_unit(drop_ins, lib, "pull", "--platform", "linux/amd64", name)
         planned = run_in_unit(drop_ins, lib, "publish", "--dry-run", *address)
         # Behind the way, in brackets, is why not by a cheaper one.
-        assert planned.rstrip().rpartition("content: ")[2].partition(" (")[0] == WAYS[drop_ins].value
+        assert planned.partition("; content: ")[2].rstrip().partition(" (")[0] == WAYS[drop_ins].value
         run_in_unit(drop_ins, lib, "publish", name, *address)
     assert name in containerd.images()
     run_in_unit(drop_ins, lib, "unpublish", "--all", *address)
