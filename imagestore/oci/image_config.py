@@ -119,7 +119,12 @@ class ImageConfig:
         if faults:
             raise DocumentError(what, faults[:MAX_FAULTS])
         return tuple(
-            BuildStep(*(step.get(name) or "" for name in _STEP_TEXTS), has_layer=not step.get("empty_layer"))
+            BuildStep(
+                step.get("created") or "",
+                step.get("created_by") or "",
+                step.get("comment") or "",
+                has_layer=not step.get("empty_layer"),
+            )
             for step in steps
         )
 
