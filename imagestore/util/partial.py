@@ -156,20 +156,20 @@ def _renamed(path: str, make: Callable[[int, str], int]) -> Iterator[int]:
 
 def _opened(above: int, name: str, path: str) -> int:
     """The folder that was just made, whose name may have been given to something else meanwhile."""
-    try:
-        descriptor = os.open(name, FOLDER, dir_fd=above)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.rmdir(name, dir_fd=above)
-        if error.errno in _OTHERS:
-            raise _exchanged(path) from error
-        raise
-    try:
-        if not _is_own(descriptor):
+    with contextlib.ExitStack() as stack:
+        is_own = False
+        try:
+            descriptor = os.open(name, FOLDER, dir_fd=above)
+            stack.callback(os.close, descriptor)
+            is_own = _is_own(descriptor)
+        except OSError as error:
+            if error.errno not in _OTHERS:
+                with contextlib.suppress(OSError):
+                    os.rmdir(name, dir_fd=above)
+                raise
+        if not is_own:
             raise _exchanged(path)
-    except BaseException:
-        os.close(descriptor)
-        raise
+        stack.pop_all()
     return descriptor
 
 
