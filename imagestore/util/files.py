@@ -14,7 +14,6 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import stat
 import time
 import uuid
@@ -22,9 +21,10 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, InvalidInputError, PreconditionError
 from imagestore.util.failpoint import reach
+from imagestore.util.trees import go_on, remove_content
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from imagestore.errors import ImageStoreError
 
@@ -220,8 +220,11 @@ def write_refusal(path: str | os.PathLike[str], error: OSError) -> ImageStoreErr
     return PreconditionError(message, hint=FULL_HINT if error.errno in _FULL else "choose another place")
 
 
-def partial_name(final: str) -> str:
-    """A new name next to the final one; removes what dead writers of this user left there, as far as possible."""
+def partial_name(final: str, *, check: Callable[[], None] = go_on) -> str:
+    """A new name next to the final one; removes what dead writers of this user left there, as far as possible.
+
+    ``check`` is called often meanwhile; what it raises ends that.
+    """
     folder, name = os.path.split(final)
     dead = re.compile(re.escape(name) + _PARTIAL)
     found: list[str] = []
@@ -229,7 +232,7 @@ def partial_name(final: str) -> str:
         found = [each for each in os.listdir(folder or os.curdir) if dead.fullmatch(each)]
     for each in found:
         with contextlib.suppress(OSError):
-            _remove_dead(os.path.join(folder, each))
+            _remove_dead(os.path.join(folder, each), check)
     return f"{final}.{uuid.uuid4().hex[:12]}.partial"
 
 
@@ -239,7 +242,7 @@ def lock_partial(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _remove_dead(path: str) -> None:
+def _remove_dead(path: str, check: Callable[[], None]) -> None:
     descriptor = os.open(path, os.O_RDONLY | _SAFE)
     try:
         status = os.fstat(descriptor)
@@ -247,7 +250,9 @@ def _remove_dead(path: str) -> None:
             return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if stat.S_ISDIR(status.st_mode):
-            shutil.rmtree(path)
+            os.fchmod(descriptor, 0o700)  # an unpacked image's root may shut out its owner
+            remove_content(descriptor, check=check)
+            os.rmdir(path)
         elif stat.S_ISREG(status.st_mode):
             os.unlink(path)
     finally:

@@ -6,31 +6,33 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import sys
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import (
     AlreadyExistsError,
     DocumentError,
+    ImageStoreError,
     IntegrityError,
+    OperationCancelledError,
     PreconditionError,
     UnsupportedError,
 )
 from imagestore.registry.events import LayerUnpacked, LayerUnpacking
 from imagestore.store.archive.compressions import plain
-from imagestore.store.unpack.apply import LayerApplier, Unpacked, UnpackLimits
+from imagestore.store.unpack.apply import LayerApplier
 from imagestore.store.unpack.bundle import runtime_config
 from imagestore.store.unpack.entry import shown
 from imagestore.store.unpack.layer import LayerStream
-from imagestore.store.unpack.metadata import set_mode
 from imagestore.store.unpack.tree import Tree
 from imagestore.util import files
 from imagestore.util.files import lock_partial, partial_name
+from imagestore.util.trees import remove_content
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import BinaryIO
 
     from imagestore.content.api import ContentStore
@@ -39,11 +41,14 @@ if TYPE_CHECKING:
     from imagestore.registry.events import Observer
     from imagestore.store.image import Image
     from imagestore.store.unpack.bundle import BundleOptions
+    from imagestore.store.unpack.limits import Unpacked, UnpackLimits
     from imagestore.util.cancel import CancelToken
 
 _READ_BYTES: Final = 1024 * 1024
 _CLOSED: Final = 0o700
 _BUNDLE_MODE: Final = 0o755
+#: What a cancelled unpacking takes for removing what it has made.
+_PATIENCE_SECONDS: Final = 0.5
 #: What files get from the folder above, which isn't the image's (acl(5)).
 _DEFAULT_ACL: Final = "system.posix_acl_default"
 
@@ -93,10 +98,12 @@ class UnpackWork:
             DocumentError, IntegrityError: a layer breaks its rules, or isn't what its diff id says.
             ContentNotFoundError: a layer isn't in the store.
             UnsupportedError: a Windows image.
-            OperationCancelledError: cancelled. In all cases nothing is left.
+            OperationCancelledError: cancelled.
+
+        In all cases nothing is left; after a cancellation what can't be removed in half a second (see in_place()).
         """
         path = os.path.abspath(os.fspath(folder))
-        with in_place(path) as partial:
+        with in_place(path, self.cancel) as partial:
             unpacked = self.unpack_into(partial, shown_as=path)
         return UnpackReport(path, unpacked.entries, unpacked.size, tuple(unpacked.left_out), unpacked.left_out_count)
 
@@ -108,7 +115,7 @@ class UnpackWork:
         """
         path = os.path.abspath(os.fspath(folder))
         what = f"image {self.image.reference}"
-        with in_place(path) as partial:
+        with in_place(path, self.cancel) as partial:
             rootfs = os.path.join(partial, "rootfs")
             os.mkdir(rootfs, _CLOSED)
             unpacked = self.unpack_into(rootfs, shown_as=path)
@@ -136,7 +143,8 @@ class UnpackWork:
             raise DocumentError(what, [f"has {len(layers)} layers, and its config has {len(diff_ids)} diff ids"])
         with contextlib.suppress(OSError):  # most folders have none, and some file systems never
             os.removexattr(path, _DEFAULT_ACL)
-        with contextlib.closing(Tree(path, what=f"image {self.image.reference}")) as tree, _translated(shown_as):
+        tree = Tree(path, what=f"image {self.image.reference}", check=self.cancel.check)
+        with contextlib.closing(tree), _translated(shown_as):
             applier = LayerApplier(tree, self.limits, is_rootless=self.is_rootless)
             for layer, diff_id in zip(layers, diff_ids, strict=True):
                 self._apply(layer, diff_id, applier)
@@ -165,7 +173,8 @@ class UnpackWork:
         before = applier.unpacked.entries
         with self.content.open(layer.digest) as file:
             pieces = self._bounded(plain(self._pieces(file, layer), what=what), applier.unpacked, what)
-            with LayerStream(pieces, diff_id.algorithm, what=what, cancel=self.cancel) as stream:
+            most = self.limits.header_bytes
+            with LayerStream(pieces, diff_id.algorithm, what=what, cancel=self.cancel, header_bytes=most) as stream:
                 applier.apply(stream, what=what)
                 found = stream.finish()
         if found != diff_id:
@@ -184,14 +193,18 @@ class UnpackWork:
     def _pieces(self, file: BinaryIO, layer: Descriptor) -> Iterator[bytes]:
         done = 0
         while piece := file.read(_READ_BYTES):
+            self.cancel.check()  # a piece may be nothing without its compression, and so may all the others
             yield piece
             done += len(piece)
             self.observer(LayerUnpacking(layer, done))
 
 
 @contextlib.contextmanager
-def in_place(path: str) -> Iterator[str]:
+def in_place(path: str, cancel: CancelToken) -> Iterator[str]:
     """A new folder next to its final place; moved there when the block succeeds, else removed.
+
+    When it is cancelled, no more than half a second goes into the removal. The hint of the error then names the folder
+    with the rest, which the next unpacking to this place removes.
 
     Args:
         path: the final place: not there, or an empty folder.
@@ -203,7 +216,7 @@ def in_place(path: str) -> Iterator[str]:
     try:
         if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path) or os.listdir(path)):
             raise AlreadyExistsError(f"{path}: expected nothing or an empty folder", hint="name another folder")
-        partial = partial_name(path)
+        partial = partial_name(path, check=cancel.check)
         os.mkdir(partial, _CLOSED)
         descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -216,22 +229,38 @@ def in_place(path: str) -> Iterator[str]:
             os.rename(partial, path)
         except OSError as error:
             raise files.write_refusal(path, error) from error
-    except BaseException:
-        _remove(partial, descriptor)
+    except BaseException as error:
+        _remove(partial, descriptor, _patient(cancel))
+        if isinstance(error, ImageStoreError) and os.path.lexists(partial):
+            error.hint = error.hint or f"remove {partial}, or unpack to this place again, which removes it"
         raise
     finally:
         os.close(descriptor)
 
 
-def _remove(partial: str, descriptor: int) -> None:
+def _remove(partial: str, descriptor: int, check: Callable[[], None]) -> None:
     """Remove an unfinished tree as far as possible, including folders that their owner may not write."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, OperationCancelledError):
         os.fchmod(descriptor, _CLOSED)
-        for _, folders, _, above in os.fwalk(partial):
-            for name in folders:
-                with contextlib.suppress(OSError):  # a link has no mode
-                    set_mode(above, name, _CLOSED)
-    shutil.rmtree(partial, ignore_errors=True)
+        remove_content(descriptor, check=check)
+        os.rmdir(partial)
+
+
+def _patient(cancel: CancelToken) -> Callable[[], None]:
+    """A check that lets work go on for a moment once it is cancelled."""
+    ends: float | None = None
+
+    def _check() -> None:
+        nonlocal ends
+        try:
+            cancel.check()
+        except OperationCancelledError:
+            now = time.monotonic()
+            ends = now + _PATIENCE_SECONDS if ends is None else ends
+            if now > ends:
+                raise
+
+    return _check
 
 
 @contextlib.contextmanager
