@@ -16,7 +16,7 @@ from imagestore.store.copy.copying import CopyWork, find_stored
 from imagestore.store.copy.options import CopyOptions, CopyReport, ImageLocation, LocationKind
 from imagestore.store.images_by_name import further_reference
 from imagestore.store.pull.service import pull_work
-from imagestore.store.unpack.apply import UnpackLimits
+from imagestore.store.unpack.limits import UnpackLimits
 from imagestore.store.unpack.unpack import UnpackWork
 
 if TYPE_CHECKING:
