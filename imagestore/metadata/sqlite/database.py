@@ -115,6 +115,7 @@ class Database:
         return False
 
     def _connect(self, on_making: Callable[[], None] | None) -> None:
+        self.access.mend_permissions()
         with Translated(self.path):
             self._own = connect(self.path, self.access.address())
             self._connection = self._own.connection

@@ -17,6 +17,7 @@ from imagestore.errors import (
     StoreReadOnlyError,
 )
 from imagestore.metadata.sqlite import location
+from imagestore.util.files import permission_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +60,8 @@ FULL_HINT: Final = "free space there, or run 'imagestore gc'"
 CORRUPT_HINT: Final = (
     "the content next to it is not touched; 'imagestore check --rebuild' keeps the file and restores the records"
 )
+#: A connection keeps what its file allowed when it was opened.
+_REOPEN_HINT: Final = "its permissions allow it now: open the store again, or start anew"
 _HINTS: Final[dict[type[StoreError], str]] = {
     StoreBusyError: "another process holds the database; try again",
     StoreFullError: FULL_HINT,
@@ -106,10 +109,16 @@ class Translated:
             raise closed(self._database) from value
         if isinstance(value, sqlite3.Error):
             ours, text, hint = self._judged(value)
-            raise ours(f"{self._database}: {text}", hint=hint) from value
+            path = self._database
+            if hint == StoreReadOnlyError.HINT:
+                path, hint = self._refused(value)
+            raise ours(f"{path}: {text}", hint=hint) from value
         if isinstance(value, OSError):
             ours, hint = _judged_number(value.errno or 0)
-            raise ours(f"{self._database}: {value.strerror or value}", hint=hint) from value
+            named = value.filename if isinstance(value.filename, str) else self._database
+            if hint == StoreReadOnlyError.HINT:
+                hint = permission_hint(named)
+            raise ours(f"{named}: {value.strerror or value}", hint=hint) from value
         if isinstance(value, UnicodeEncodeError):
             raise InvalidInputError(f"{value.object[:_SHOWN]!r}: expected UTF-8") from value
 
@@ -128,6 +137,14 @@ class Translated:
             return ours, f"{said} ({error})" if said else f"{error}: {os.strerror(number)}", hint
         ours = StoreCorruptError if extended in _UNREADABLE else _CODES.get(code, StoreError)
         return ours, str(error), _HINTS.get(ours, "")
+
+    def _refused(self, error: sqlite3.Error) -> tuple[Path, str]:
+        """The file or folder that this user may not use, and what to do about it."""
+        path = location.refused(self._database)
+        if path is not None:
+            return path, permission_hint(path)
+        is_reading = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY
+        return self._database, _REOPEN_HINT if is_reading else StoreReadOnlyError.HINT
 
     def _system_error(self, code: int) -> int | None:
         """The errno that SQLite doesn't report: why a file can't be created or written."""
