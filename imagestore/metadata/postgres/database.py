@@ -23,6 +23,7 @@ from imagestore.errors import StoreCorruptError, StoreError
 from imagestore.metadata.postgres.address import DatabaseAddress, checked_scope
 from imagestore.metadata.postgres.connection import LimitedConnection
 from imagestore.metadata.postgres.failures import Translated
+from imagestore.metadata.postgres.holders import Holders
 from imagestore.metadata.postgres.protocol import RULES
 from imagestore.util.failpoint import reach
 
@@ -90,15 +91,18 @@ class PostgresDatabase:
         self._process = os.getpid()
         self._away_until = 0.0
         self._current = _Transaction()
+        self._holders = Holders(self.name, self._plain())
         with Translated(self.name), LimitedConnection.connect(**self._plain()) as db:
+            self._holders.watch(db)
             #: Stored in the database, the same for all that open it.
             self.id = schema.prepare(db, self.name, is_making=is_making)
             #: Whether a pooler may give each transaction another session.
-            self.is_pooled = connection.is_pooled(db)
+            self.is_pooled = self._holders.is_pooled = connection.is_pooled(db)
             self._commit_mode = connection.commit_mode(db)
         self._pool = psycopg_pool.ConnectionPool(
             connection_class=LimitedConnection,
             kwargs=self._arguments(),
+            configure=self._holders.watch,
             min_size=0,
             max_size=_MOST_CONNECTIONS,
             max_idle=60.0,

@@ -75,7 +75,7 @@ class Database:
         self.opened = Opened(path)
         self.journal = RecordJournal.of_database(path)
         self.changes = ChangeLog(self.journal, is_rebuilding=is_rebuilding)
-        self._queue = WriteQueue(path.with_name("waiting"))
+        self._queue = WriteQueue(path)
         self._lock = threading.RLock()
         self._depth = 0
         self._writer = 0
@@ -206,9 +206,7 @@ class Database:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """This process's connection for this thread alone; translates errors."""
-        if not self._lock.acquire(blocking=False):
-            with self._queue.waiting_thread():
-                self._lock.acquire()
+        self._queue.take(self._lock)
         try:
             with Translated(self.path):
                 yield

@@ -17,6 +17,7 @@ from imagestore.errors import (
     StoreReadOnlyError,
 )
 from imagestore.metadata.sqlite import location
+from imagestore.util.file_locks import byte_lock_holder
 from imagestore.util.files import permission_hint
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ FULL_HINT: Final = "free space there, or run 'imagestore gc'"
 CORRUPT_HINT: Final = (
     "the content next to it is not touched; 'imagestore check --rebuild' keeps the file and restores the records"
 )
+#: https://www.sqlite.org/walformat.html, "WAL Locks".
+_WRITE_LOCK_BYTE: Final = 120
 #: A connection keeps what its file allowed when it was opened.
 _REOPEN_HINT: Final = "its permissions allow it now: open the store again, or start anew"
 _HINTS: Final[dict[type[StoreError], str]] = {
@@ -79,6 +82,11 @@ def _judged_number(number: int) -> tuple[type[StoreError], str]:
     """Our error for an errno, and its hint."""
     ours = _NUMBERS.get(number, StoreError)
     return ours, StoreReadOnlyError.MOUNTED_HINT if number == errno.EROFS else _HINTS.get(ours, "")
+
+
+def writer(database: Path) -> str:
+    """Who has the lock for writing a database, for messages: a byte of the log's index."""
+    return byte_lock_holder(f"{database}-shm", _WRITE_LOCK_BYTE)
 
 
 def is_busy(error: sqlite3.Error) -> bool:
@@ -112,6 +120,8 @@ class Translated:
             path = self._database
             if hint == StoreReadOnlyError.HINT:
                 path, hint = self._refused(value)
+            elif is_busy(value):
+                hint = f"{writer(path)} holds the database; try again"
             raise ours(f"{path}: {text}", hint=hint) from value
         if isinstance(value, OSError):
             ours, hint = _judged_number(value.errno or 0)
