@@ -278,11 +278,11 @@ class PostgresDatabase:
                     row = trial.enter_context(connection.transaction(db, prologue))
                     stack.push(trial.pop_all())
                     return db, row
-            except psycopg.OperationalError:
+            except psycopg.OperationalError as error:
                 if db is not None and not db.closed:
                     raise
                 if db is None or self._has_waited(began):
-                    self._note_away(began)
+                    self._note_away(began, error)
                     raise
         raise psycopg.OperationalError("connections are lost as soon as they are made")
 
@@ -296,8 +296,10 @@ class PostgresDatabase:
     def _has_waited(self, began: float) -> bool:
         return time.monotonic() - began >= _AT_ONCE_SECONDS
 
-    def _note_away(self, began: float) -> None:
+    def _note_away(self, began: float, error: psycopg.OperationalError) -> None:
         """A call failed. If it had waited for the server, others needn't wait too."""
+        if isinstance(error, psycopg_pool.PoolTimeout):
+            self._holders.note(error)
         if self._has_waited(began):
             self._away_until = time.monotonic() + AWAY_SECONDS
 
@@ -313,9 +315,9 @@ class PostgresDatabase:
                     db.limit_seconds = CHECK_SECONDS
                     psycopg_pool.ConnectionPool.check_connection(db)
                     db.limit_seconds = None
-                except psycopg.OperationalError:
+                except psycopg.OperationalError as error:
                     if db is None or not db.closed or self._has_waited(began):
-                        self._note_away(began)
+                        self._note_away(began, error)
                         raise
                     continue
                 yield db

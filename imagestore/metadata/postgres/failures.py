@@ -90,7 +90,7 @@ def translated(error: psycopg.Error, name: str) -> ImageStoreError:
         ours = told
     line, hint = _line(error), _HINTS.get(ours, "")
     if holders := getattr(error, "__notes__", None):
-        line, hint = f"{line}; it is held by {'; '.join(holders)}", _HELD_HINT
+        line, hint = f"{line}; the lock is held by {'; '.join(holders)}", _HELD_HINT
     return ours(f"{name}: {line}", hint=hint)
 
 

@@ -6,6 +6,7 @@ A suspended process keeps what its transaction has locked until the server ends 
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 #: For connecting, and for the answer.
 _LOOK_SECONDS: Final = 2
+#: The longest wait for a lock, and for a connection.
+_FRESH_SECONDS: Final = 30.0
 #: From the waiting session (behind a pooler, whose sessions are unknown, from all of this database) along those that
 #: hold locks, to those that wait for no lock themselves.
 _ASK: Final = """
@@ -52,6 +55,7 @@ class Holders:
         self._name = name
         self._parameters = {**parameters, "connect_timeout": _LOOK_SECONDS}
         self.is_pooled = False
+        self._last, self._found_at = "", 0.0
 
     def watch(self, db: LimitedConnection) -> None:
         """Report the long waits of a session."""
@@ -67,8 +71,14 @@ class Holders:
             log.debug("who holds a lock can't be asked: %s", error)
             return ""
         if found:
+            self._last, self._found_at = found, time.monotonic()
             long_waits.report(self._name, found)
         return found
+
+    def note(self, error: psycopg.Error) -> None:
+        """Add to an error that no connection is free for whom the others wait, if they do."""
+        if self._last and time.monotonic() - self._found_at < _FRESH_SECONDS:
+            error.add_note(self._last)
 
 
 def _described(session: int, name: str | None, host: str | None, state: str | None, seconds: float | None) -> str:
