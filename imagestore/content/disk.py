@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content.api import Disk
 from imagestore.errors import StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.util.failpoint import reach
-from imagestore.util.files import permission_hint, sync_directory
+from imagestore.util.files import sync_directory
+from imagestore.util.permissions import permission_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,7 +18,7 @@ from imagestore.errors import (
 )
 from imagestore.metadata.sqlite import location
 from imagestore.util.file_locks import byte_lock_holder
-from imagestore.util.files import permission_hint
+from imagestore.util.permissions import permission_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
