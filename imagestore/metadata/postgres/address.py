@@ -65,21 +65,13 @@ class DatabaseAddress:
                 hint="write postgresql://USER@HOST:PORT/DATABASE; other characters in names as %XX",
             ) from error
         #: For psycopg.connect(); may contain a password.
-        self.parameters: dict[str, str] = {
-            "application_name": _application(),
-            **_DEFAULTS,
-            **{name: str(value) for name, value in given.items() if value},
-        }
+        self.parameters: dict[str, str] = {**_DEFAULTS, **{name: str(value) for name, value in given.items() if value}}
+        self.parameters.setdefault("application_name", _application())
         #: For messages: no password, no user and no option.
         self.name = _name({name: str(value) for name, value in given.items() if name in _SHOWN and value})
 
     def __repr__(self) -> str:
         return f"DatabaseAddress({self.name!r})"
-
-
-def _application() -> str:
-    """By which the server's list of sessions names this process; the server takes 63 bytes."""
-    return f"imagestore/{socket.gethostname()[:40]}/{os.getpid()}"
 
 
 def _name(parts: Mapping[str, str]) -> str:
@@ -91,3 +83,8 @@ def _name(parts: Mapping[str, str]) -> str:
         ports = ports * len(hosts)
     places = [f"{each}:{port}" if port else each for each, port in zip(hosts, ports, strict=False)]
     return f"postgresql://{','.join(places)}/{parts.get('dbname', '')}"
+
+
+def _application() -> str:
+    """By which the server's list of sessions names this process; the server takes 63 bytes."""
+    return f"imagestore/{socket.gethostname()[:40]}/{os.getpid()}"
