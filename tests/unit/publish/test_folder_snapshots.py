@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,10 +24,12 @@ from imagestore.errors import (
     PreconditionError,
     StoreError,
 )
-from imagestore.publish import folder_snapshots
 from imagestore.publish.folder_snapshots import FolderSnapshots
 from imagestore.publish.snapshots import SnapshotTarget
+from imagestore.store.unpack.apply import Unpacked
+from imagestore.store.unpack.stacked import unpack_onto
 from imagestore.util.cancel import CancelToken
+from imagestore.util.files import sync_file_system
 from tests.contracts.snapshots import SnapshotContract, Step, Trees, steps_of
 from tests.support.patience import until
 from tests.unit.store.unpack.making import (
@@ -206,13 +209,12 @@ def test_a_chain_appears_only_when_its_files_outlast_a_loss_of_power(
     target: FolderSnapshots, steps: list[Step], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    sync = folder_snapshots.sync_file_system
 
     def synced(descriptor: int) -> None:
         seen.append((target.has(steps[0].chain), os.listdir(descriptor)))
-        sync(descriptor)
+        sync_file_system(descriptor)
 
-    monkeypatch.setattr(folder_snapshots, "sync_file_system", synced)
+    monkeypatch.setattr("imagestore.publish.folder_snapshots.sync_file_system", synced)
     steps[0].apply_to(target)
     assert seen == [(False, ["fs"])]
     assert target.has(steps[0].chain)
@@ -224,7 +226,7 @@ def test_a_failed_sync_is_a_failure(
     def fail(_: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(folder_snapshots, "sync_file_system", fail)
+    monkeypatch.setattr("imagestore.publish.folder_snapshots.sync_file_system", fail)
     with pytest.raises(PreconditionError, match="Input/output error"):
         steps[0].apply_to(target)
     assert left(target) == []
@@ -250,15 +252,15 @@ def test_a_chain_is_not_taken_away_from_under_who_reads_it(
 ) -> None:
     """The removal waits; the chain above is whole."""
     steps[0].apply_to(target)
-    unpack_onto, removal = folder_snapshots.unpack_onto, threading.Thread(target=target.remove, args=[steps[0].chain])
+    removal = threading.Thread(target=target.remove, args=[steps[0].chain])
 
-    def removed_meanwhile(*given: object, **named: object) -> object:
+    def removed_meanwhile(*given: Any, **named: Any) -> Unpacked:
         removal.start()
         until(lambda: not target.has(steps[0].chain), "the chain has lost its name")
-        return unpack_onto(*given, **named)  # type: ignore[arg-type]  # as they came
+        return unpack_onto(*given, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(folder_snapshots, "unpack_onto", removed_meanwhile)
+        patch.setattr("imagestore.publish.folder_snapshots.unpack_onto", removed_meanwhile)
         steps[1].apply_to(target)
     removal.join()
     assert "etc/c" in listed(target.path(steps[1].chain))
