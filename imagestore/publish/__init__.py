@@ -4,7 +4,8 @@ containerd starts containers from images of its own only. A :class:`Publisher` m
 unpacked layers and image records, over containerd's API, for any platform. It converges: whatever containerd has,
 :meth:`Publisher.reconcile` brings it nearer to what the store has.
 
-A runtime without containerd implements :class:`SnapshotTarget`.
+For runtimes without containerd :class:`FolderSnapshots` unpacks layers into a plain folder; both are a
+:class:`SnapshotTarget`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from imagestore.util.public_names import deferred
 
 if TYPE_CHECKING:
+    from imagestore.publish.folder_snapshots import FolderSnapshots as FolderSnapshots
     from imagestore.publish.model import ContentWay as ContentWay
     from imagestore.publish.model import ImageState as ImageState
     from imagestore.publish.model import ImageStatus as ImageStatus
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ContentWay",
+    "FolderSnapshots",
     "ImageState",
     "ImageStatus",
     "Publisher",
@@ -38,6 +41,7 @@ __all__ = [
 
 _HOMES = {
     "ContentWay": "imagestore.publish.model",
+    "FolderSnapshots": "imagestore.publish.folder_snapshots",
     "ImageState": "imagestore.publish.model",
     "ImageStatus": "imagestore.publish.model",
     "Publisher": "imagestore.publish.publisher",
