@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Final
 import imagestore.publish.content_writes as content_writes
 import imagestore.publish.leases as leases
 from imagestore.errors import PreconditionError
+from imagestore.publish.blobs import new_locks
 from imagestore.publish.content_folder import ContentFolder
 from imagestore.publish.model import ContentWay
 from imagestore.publish.publication import LAYERS_AT_ONCE
 from imagestore.publish.unpacked import UnpackedImages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from imagestore.content.api import ContentStore
     from imagestore.publish.containerd import Containerd
@@ -49,6 +50,7 @@ class Connection:
         way_reason: why not by a cheaper way; empty for the cheapest.
         unpacked: which images are unpacked.
         slots: for layers that are brought or unpacked at a time, of all images together.
+        locks: of blobs that are brought.
     """
 
     version: str
@@ -58,6 +60,7 @@ class Connection:
     way_reason: str
     unpacked: UnpackedImages
     slots: threading.BoundedSemaphore
+    locks: Sequence[threading.Lock]
 
 
 def connect(
@@ -94,7 +97,8 @@ def connect(
         log.info("leases of an earlier publisher ended", extra={"leases": len(left)})
     log.info("containerd connected", extra={"version": version, "way": way.value, "reason": reason})
     slots = threading.BoundedSemaphore(LAYERS_AT_ONCE)
-    return Connection(version, plugins, folder, way, reason, UnpackedImages(client), slots)
+    unpacked = UnpackedImages(client, plugins.snapshotters)
+    return Connection(version, plugins, folder, way, reason, unpacked, slots, new_locks())
 
 
 def find_way(
@@ -114,12 +118,19 @@ def find_way(
                 lambda digest, size: content_writes.offset_of(client, lease, digest, size, lease) == size,
             )
             if not reason:
-                folder.clear()
+                _clear(folder)
                 return folder, way, "; ".join(reasons)
             reasons.append(f"{way.value}: {reason}")
     finally:
         client.delete_lease(lease, is_synced=False)
     return None, ContentWay.SENT, "; ".join(reasons)
+
+
+def _clear(folder: ContentFolder) -> None:
+    try:
+        folder.clear()
+    except OSError as error:
+        log.warning("what an earlier publisher left stays", extra={"folder": str(folder.root), "error": str(error)})
 
 
 def _refuse_other_machines(client: Containerd, owner: Owner, *, takes_over: bool) -> None:

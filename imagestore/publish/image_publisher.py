@@ -10,6 +10,7 @@ from imagestore.errors import (
     ImageStoreError,
     IntegrityError,
     NotFoundError,
+    PreconditionError,
     PublishError,
     ServiceUnavailableError,
 )
@@ -107,8 +108,15 @@ class ImagePublisher:
             self._end_begun(entry)
             raise ImageNotFoundError(f"image {image_id} was removed from the store")
         connection = self._connections.current(store)
+        missing = [each for each in wanted.snapshotters if each not in connection.plugins.snapshotters]
+        if missing:
+            raise PreconditionError(
+                f"containerd has no snapshotter {', '.join(missing)}, which runtime handlers of the image have:"
+                f" {', '.join(wanted.handlers)}",
+                hint="is it in containerd's configuration, and does 'ctr plugins ls' say ok?",
+            )
         unmet = self._records.unmet_names(wanted)
-        if not unmet and entry.begun is None and connection.unpacked.has(store.content, wanted):
+        if not unmet and entry.begun is None and connection.unpacked.is_ready(store.content, wanted):
             self._states.met(entry, number)
             return
         ways = self._run(store, connection, wanted, entry)
@@ -129,10 +137,8 @@ class ImagePublisher:
             publication = entry.begun or Publication(context, wanted.image_id, self._cancel)
             entry.begun = publication
             try:
-                with self._totals.timed("content"):
-                    publication.bring(wanted)
+                self._bring(publication, wanted)
                 with self._totals.timed("records"):
-                    self._records.make(publication, wanted)
                     publication.wait_until_known()
                 self._totals.published(publication.ways)
                 return publication.ways
@@ -149,8 +155,18 @@ class ImagePublisher:
                     self._end_begun(entry)
         raise AssertionError("unreachable: the last try returns or raises")
 
+    def _bring(self, publication: Publication, wanted: WantedImage) -> None:
+        """Content and records; once more what has become wanted meanwhile, as for another handler."""
+        left: WantedImage | None = wanted
+        while left is not None:
+            with self._totals.timed("content"):
+                publication.bring(left)
+            with self._totals.timed("records"):
+                left = self._records.make(publication, left)
+
     @staticmethod
     def _end_begun(entry: Entry) -> None:
-        begun, entry.begun = entry.begun, None
-        if begun is not None:
-            begun.end()
+        if entry.begun is not None:
+            # If this fails, the next publish goes on with it, and ends it.
+            entry.begun.end()
+            entry.begun = None
