@@ -19,7 +19,7 @@
     │  ├─ StoreBusyError ── IngestLockedError
     │  ├─ ContentUnavailableError   WriterClosedError   StoreFullError   StoreReadOnlyError
     │  ├─ StoreCorruptError   StoreMissingError   UndeletableError
-    ├─ ImageServiceError ── ServiceUnavailableError   PublishError
+    ├─ ImageServiceError ── ServiceUnavailableError
     └─ OperationCancelledError ── DeadlineExceededError
 
 A message is one sentence: the object, then what was expected and what came; text from outside is escaped. ``hint`` says
@@ -362,10 +362,6 @@ class ImageServiceError(ImageStoreError):
 
 class ServiceUnavailableError(ImageServiceError, category=Category.UNAVAILABLE):
     """A service can't be reached, or ended in the middle of an answer."""
-
-
-class PublishError(ImageStoreError, category=Category.UNAVAILABLE):
-    """An image is in the store, and not in the containerd that is to run it; a later try may succeed."""
 
 
 class ImageCollectionError(ImageStoreError):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from imagestore.publish.model import ContentWay as ContentWay
     from imagestore.publish.model import ImageState as ImageState
     from imagestore.publish.model import ImageStatus as ImageStatus
+    from imagestore.publish.model import PublishError as PublishError
     from imagestore.publish.model import PublisherStatus as PublisherStatus
     from imagestore.publish.model import ReconcileReport as ReconcileReport
     from imagestore.publish.owner_lock import PublisherRunningError as PublisherRunningError
@@ -31,6 +32,7 @@ __all__ = [
     "FolderSnapshots",
     "ImageState",
     "ImageStatus",
+    "PublishError",
     "Publisher",
     "PublisherRunningError",
     "PublisherStatus",
@@ -45,6 +47,7 @@ _HOMES = {
     "ImageState": "imagestore.publish.model",
     "ImageStatus": "imagestore.publish.model",
     "Publisher": "imagestore.publish.publisher",
+    "PublishError": "imagestore.publish.model",
     "PublisherRunningError": "imagestore.publish.owner_lock",
     "PublisherStatus": "imagestore.publish.model",
     "ReconcileReport": "imagestore.publish.model",
