@@ -33,7 +33,7 @@ _HOST_ALONE: Final = re.compile(_NAME)
 _REALM_TRUSTS: Final = ("warn", "strict")
 _MOST_CONNECTIONS: Final = 65536
 _BUCKET: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[!-~]+)?")
-_URL: Final = re.compile(r"https?://[^\s/?#@]+(?:/[^\s?#]*)?")
+_URL: Final = re.compile(r"https?://[^\s/?#@]+(?:/[^\s?#@]*)?")
 
 
 def read_registry_plugin(section: Section) -> RegistrySettings:
