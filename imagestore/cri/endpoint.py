@@ -61,7 +61,8 @@ class Endpoint:
             )
         if scheme not in ("", "unix"):
             raise InvalidInputError(f"endpoint {shown!r}: expected the scheme unix, got {scheme!r}", hint=_HINT)
-        if not path.startswith("/") or path.endswith("/"):
+        # Two slashes: an address that has lost its scheme.
+        if not path.startswith("/") or text.startswith("//") or path.endswith("/"):
             raise InvalidInputError(f"endpoint {shown!r}: expected the absolute path of a socket", hint=_HINT)
         if any(character < " " or character == "\x7f" for character in path):
             raise InvalidInputError(f"endpoint {shown!r}: a path has no control characters", hint=_HINT)

@@ -132,7 +132,9 @@ def endpoint_url(text: str) -> str:
     scheme, address = split_scheme(text)
     if scheme not in ("", "unix", "tcp", "npipe"):
         raise ConfigError(f'endpoint {shown}: protocol "{scheme}" not supported', hint="use unix://")
-    if not address or (scheme in ("", "unix") and not address.startswith("/")):
+    # Two slashes: an address that has lost its scheme.
+    is_path = address.startswith("/") and not text.startswith("//")
+    if not address or (scheme in ("", "unix") and not is_path):
         raise ConfigError(f"endpoint {shown}: expected an absolute path{f' after {scheme}://' if scheme else ''}")
     return f"{scheme or 'unix'}://{address}"
 
