@@ -19,9 +19,10 @@ from imagestore.cli.app import App, RemoteOptions
 from imagestore.cli.commands import SECTIONS, LazyGroup
 from imagestore.cli.exit_codes import MEANINGS, ExitStatus, note, report
 from imagestore.cli.options import GivenPath, StoreRoot
+from imagestore.util.logins import reference_without_login, without_logins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import TextIO
 
 
@@ -198,11 +199,19 @@ def _invoke(arguments: list[str] | None) -> int:
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             error = _with_place(error)
+        error.message = _without_logins(error.message, sys.argv[1:] if arguments is None else arguments)
         with contextlib.suppress(OSError):  # the exit status remains
             error.show()
         return error.exit_code
     except click.Abort:
         return _interrupted()
+
+
+def _without_logins(message: str, words: Sequence[str]) -> str:
+    """click's message without the logins of the words that it quotes."""
+    for word in words:
+        message = message.replace(word, reference_without_login(word)) if "@" in word else message
+    return without_logins(message)
 
 
 def _with_place(error: click.NoSuchOption) -> click.UsageError:

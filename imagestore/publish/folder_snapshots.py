@@ -19,8 +19,8 @@ from imagestore.errors import AlreadyExistsError, InvalidInputError, NotFoundErr
 from imagestore.oci.digest import VERIFIABLE, Digest
 from imagestore.oci.image_config import chain_id as chain_of
 from imagestore.registry.events import ignore
-from imagestore.store.unpack.apply import UnpackLimits
 from imagestore.store.unpack.layer_work import LayerUnpacker, close_new, entry_named, refuse_unable
+from imagestore.store.unpack.limits import UnpackLimits
 from imagestore.store.unpack.stacked import unpack_onto
 from imagestore.util.cancel import CancelToken
 from imagestore.util.failpoint import reach

@@ -26,7 +26,7 @@ from imagestore.errors import (
 )
 from imagestore.publish.folder_snapshots import FolderSnapshots
 from imagestore.publish.snapshots import SnapshotTarget
-from imagestore.store.unpack.apply import Unpacked
+from imagestore.store.unpack.limits import Unpacked
 from imagestore.store.unpack.stacked import unpack_onto
 from imagestore.util.cancel import CancelToken
 from imagestore.util.files import sync_file_system
