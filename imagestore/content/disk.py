@@ -55,8 +55,8 @@ class translated:  # noqa: N801 - reads as the statement that it makes
         if error.errno in _FULL:
             raise StoreFullError(message, hint="free space there, or run 'imagestore gc'") from error
         if error.errno in _REFUSED:
-            hint = StoreReadOnlyError.MOUNTED_HINT
-            if error.errno != errno.EROFS:
+            hint = StoreReadOnlyError.MOUNTED_HINT if error.errno == errno.EROFS else StoreReadOnlyError.HINT
+            if error.errno == errno.EACCES:
                 hint = permission_hint(self._path, error.filename, error.filename2)
             raise StoreReadOnlyError(message, hint=hint) from error
         raise StoreError(message) from error

@@ -35,4 +35,6 @@ def _nearest_hint(path: Path) -> str:
 def _own_hint(path: Path, status: os.stat_result, needed: str) -> str:
     bits = {"r": stat.S_IRUSR, "w": stat.S_IWUSR, "x": stat.S_IXUSR}
     missing = "".join(letter for letter in needed if not status.st_mode & bits[letter])
-    return f"run 'chmod u+{missing} {path}'" if missing and status.st_uid == os.geteuid() else ""
+    # Permissions don't bind root: something else refuses.
+    is_bound = status.st_uid == os.geteuid() != 0
+    return f"run 'chmod u+{missing} {path}'" if missing and is_bound else ""

@@ -126,7 +126,7 @@ class Translated:
         if isinstance(value, OSError):
             ours, hint = _judged_number(value.errno or 0)
             named = value.filename if isinstance(value.filename, str) else self._database
-            if hint == StoreReadOnlyError.HINT:
+            if value.errno == errno.EACCES:
                 hint = permission_hint(named)
             raise ours(f"{named}: {value.strerror or value}", hint=hint) from value
         if isinstance(value, UnicodeEncodeError):
