@@ -16,10 +16,8 @@ whatever way, its transfer is cancelled too, and the task waits until the thread
 
 from __future__ import annotations
 
-import contextvars
 import threading
 from collections import OrderedDict
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, cast
@@ -30,6 +28,7 @@ import anyio.lowlevel
 
 from imagestore.registry.events import BlobAdvanced, LayerUnpacking
 from imagestore.store.image_store import ImageStore
+from imagestore.util.async_threads import in_thread
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
@@ -67,48 +66,12 @@ async def open(  # noqa: A001 - reads as aio.open(...)
     """
     stores: list[ImageStore] = []
     try:
-        await _in_thread(lambda: stores.append(ImageStore(root, config=config, **given)))
+        await in_thread(lambda: stores.append(ImageStore(root, config=config, **given)))
         yield AsyncImageStore(stores[0])
     finally:
         with anyio.CancelScope(shield=True):
             for store in stores:
-                await _in_thread(store.close)
-
-
-async def _in_thread(work: Callable[[], T], *, stop: Callable[[], object] = lambda: None) -> T:
-    """Run work in a thread that begins at once.
-
-    If the task is cancelled, ``stop`` is called, and the cancellation goes on when the thread has ended. anyio's own
-    threads hold a task only against anyio's cancellation: asyncio's (``task.cancel()``) would leave the thread alone.
-    """
-    outcome, ended = Future[T](), anyio.Event()
-    context, loop = contextvars.copy_context(), anyio.lowlevel.current_token()
-    threading.Thread(target=context.run, args=(_run, work, outcome, ended, loop), name="aio").start()
-    cancelled: BaseException | None = None
-    try:
-        while not ended.is_set():
-            try:
-                with anyio.CancelScope(shield=cancelled is not None):
-                    await ended.wait()
-            except anyio.get_cancelled_exc_class() as error:
-                # The last one counts: asyncio's, which may follow anyio's, must reach the caller.
-                cancelled = error
-                stop()
-        if cancelled is not None:
-            raise cancelled
-        return outcome.result()
-    finally:
-        # They keep an error, which keeps this frame.
-        del cancelled, outcome
-
-
-def _run(work: Callable[[], T], outcome: Future[T], ended: anyio.Event, loop: anyio.lowlevel.EventLoopToken) -> None:
-    try:
-        outcome.set_result(work())
-    except BaseException as error:  # noqa: BLE001 - raised again by the task
-        outcome.set_exception(error)
-    finally:
-        anyio.from_thread.run_sync(ended.set, token=loop)
+                await in_thread(store.close)
 
 
 def _look(
@@ -119,7 +82,7 @@ def _look(
     @wraps(method)
     async def _call(self: AsyncImageStore, /, *args: P.args, **given: P.kwargs) -> T:
         async with self.looks:
-            return await _in_thread(partial(method, self.store, *args, **given))
+            return await in_thread(partial(method, self.store, *args, **given))
 
     return _call
 
@@ -136,7 +99,7 @@ def _transfer(
             with outer.child() if outer is not None else nullcontext(CancelToken()) as token:
                 given["cancel"] = token
                 work = partial(method, self.store, *args, **given)
-                return await _in_thread(work, stop=partial(token.cancel, "the task was cancelled"))
+                return await in_thread(work, stop=partial(token.cancel, "the task was cancelled"))
 
     return _call
 

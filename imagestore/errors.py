@@ -2,22 +2,19 @@
 
     ImageStoreError
     ├─ InvalidInputError (ValueError)
-    │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError   OutOfRangeError
-    │  ├─ InvalidQuantityError   InvalidResourcesError
-    ├─ ConfigError
-    │  ├─ UnknownRuntimeHandlerError   UnsupportedRuntimeTypeError
+    │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError   InvalidQuantityError
+    │  ├─ InvalidResourcesError   OutOfRangeError
+    ├─ ConfigError ── UnknownRuntimeHandlerError   UnsupportedRuntimeTypeError
     ├─ NotFoundError (LookupError)
-    │  ├─ ImageNotFoundError   ContentNotFoundError   LeaseNotFoundError   ReferenceNotFoundError
-    │  ├─ RuntimeClassNotFoundError
+    │  ├─ ImageNotFoundError   ContentNotFoundError   LeaseNotFoundError   RuntimeClassNotFoundError
     ├─ AlreadyExistsError   PreconditionError   UnsupportedError   ServerError   ImageCollectionError
     ├─ NoMatchingManifestError   ImageDeniedError   DocumentError
     ├─ IntegrityError ── ContentUnreadableError   DigestMismatchError   SizeMismatchError
-    ├─ RegistryError
-    │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
+    ├─ RegistryError ── RegistryUnavailableError   RateLimitedError   ProtocolError
+    │  ├─ AuthenticationError   AccessDeniedError   ReferenceNotFoundError (NotFoundError)
     ├─ StoreError
-    │  ├─ StoreBusyError ── IngestLockedError
-    │  ├─ ContentUnavailableError   WriterClosedError   StoreFullError   StoreReadOnlyError
-    │  ├─ StoreCorruptError   StoreMissingError   UndeletableError
+    │  ├─ ContentUnavailableError   WriterClosedError   StoreFullError   StoreReadOnlyError   StoreCorruptError
+    │  ├─ StoreMissingError   UndeletableError   StoreBusyError ── IngestLockedError
     ├─ ImageServiceError ── ServiceUnavailableError
     └─ OperationCancelledError ── DeadlineExceededError
 

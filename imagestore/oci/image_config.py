@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,7 @@ from imagestore.oci.decode import MAX_FAULTS, decode, in_turn, parse_with_faults
 from imagestore.oci.descriptor import Descriptor, parse_platform
 from imagestore.oci.digest import Digest
 from imagestore.oci.typed_members import Members
+from imagestore.util.text import is_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +33,7 @@ _MAX_LAYERS: Final = 1000
 _MAX_STEPS: Final = 10_000
 _STEP_TEXTS: Final = ("created", "created_by", "comment")
 _ROOTFS_MEMBERS: Final = frozenset({"type", "diff_ids"})
+_LONGEST_USER: Final = 1024
 
 
 def chain_ids(diff_ids: Iterable[Digest]) -> tuple[Digest, ...]:
@@ -196,6 +199,27 @@ def image_config(manifest: Manifest, raw: bytes, *, what: str) -> ImageConfig | 
     config = ImageConfig.parse(raw, what=what)
     config.check_layers(manifest.layers, what=what)
     return config
+
+
+def user_of(raw: bytes) -> str:
+    """The user that a config names, without its group; empty if it names none, or is no image's.
+
+    >>> user_of(b'{"config": {"User": "2000:100"}}'), user_of(b"[]")
+    ('2000', '')
+    """
+    # An artifact's config may be anything; an image config was validated when it was ingested.
+    try:
+        document: Any = json.loads(raw)
+        settings = document["config"]
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return ""
+    if not isinstance(settings, dict):
+        return ""
+    # Names are not case-sensitive and the last one counts, as for the runtime that starts the container.
+    user = next((value for name, value in reversed(settings.items()) if name.casefold() == "user"), "")
+    name = user.partition(":")[0] if isinstance(user, str) else ""
+    # An impossible user must not break a whole list: messages are UTF-8 and limited.
+    return name if len(name) <= _LONGEST_USER and is_utf8(name) else ""
 
 
 def _named(settings: Mapping[str, Any], what: str) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from imagestore.util.public_names import deferred
 
 if TYPE_CHECKING:
+    from imagestore.publish.aio import AsyncPublisher as AsyncPublisher
+    from imagestore.publish.aio import open_publisher as open_publisher
     from imagestore.publish.folder_snapshots import FolderSnapshots as FolderSnapshots
     from imagestore.publish.model import ContentWay as ContentWay
     from imagestore.publish.model import ImageState as ImageState
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from imagestore.publish.snapshots import SnapshotTarget as SnapshotTarget
 
 __all__ = [
+    "AsyncPublisher",
     "ContentWay",
     "FolderSnapshots",
     "ImageState",
@@ -39,9 +42,11 @@ __all__ = [
     "ReconcileReport",
     "SnapshotLayer",
     "SnapshotTarget",
+    "open_publisher",
 ]
 
 _HOMES = {
+    "AsyncPublisher": "imagestore.publish.aio",
     "ContentWay": "imagestore.publish.model",
     "FolderSnapshots": "imagestore.publish.folder_snapshots",
     "ImageState": "imagestore.publish.model",
@@ -53,6 +58,7 @@ _HOMES = {
     "ReconcileReport": "imagestore.publish.model",
     "SnapshotLayer": "imagestore.publish.snapshots",
     "SnapshotTarget": "imagestore.publish.snapshots",
+    "open_publisher": "imagestore.publish.aio",
 }
 
 if not TYPE_CHECKING:  # to a type checker it would make any misspelled name one of type Any
