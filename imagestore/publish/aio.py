@@ -10,9 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.to_thread
 
-from imagestore.util.cancellable import run_cancellable
+from imagestore.util.async_threads import in_thread, run_cancellable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -37,12 +36,12 @@ async def open_publisher(store: ImageStore, address: str, **given: Any) -> Async
     """
     from imagestore.publish.publisher import Publisher
 
-    publisher = await anyio.to_thread.run_sync(partial(Publisher, store, address, **given))
+    publisher = Publisher(store, address, **given)  # asks nobody yet
     try:
         yield AsyncPublisher(publisher)
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(publisher.close)
+            await in_thread(publisher.close)
 
 
 class AsyncPublisher:
@@ -68,8 +67,8 @@ class AsyncPublisher:
     async def status(self, name: str | None = None, *, runtime_handler: str | None = None) -> PublisherStatus:
         """How publishing stands; see Publisher.status()."""
         work = partial(self.publisher.status, name, runtime_handler=runtime_handler)
-        return await anyio.to_thread.run_sync(work)
+        return await in_thread(work)
 
     async def unpublish_all(self) -> tuple[str, ...]:
         """Take everything away from containerd; see Publisher.unpublish_all(). A cancelled task waits for its end."""
-        return await anyio.to_thread.run_sync(self.publisher.unpublish_all)
+        return await in_thread(self.publisher.unpublish_all)

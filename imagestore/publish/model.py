@@ -6,8 +6,14 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from imagestore.errors import Category, ImageStoreError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+class PublishError(ImageStoreError, category=Category.UNAVAILABLE):
+    """An image is in the store, and not in the containerd that is to run it; a later try may succeed."""
 
 
 class ImageState(enum.Enum):

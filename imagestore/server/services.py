@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from imagestore.store.workers import StoreWorkers
 
 #: The name by which health checks ask for the publisher.
-PUBLISHER: Final = "imagestore.publish"
+PUBLISH_HEALTH: Final = "imagestore.publish"
 _STREAMS_PER_CONNECTION: Final = 256
 #: Of a call's headers with their references resolved; kept as long as the call.
 _METADATA_BYTES: Final = 16 * 1024

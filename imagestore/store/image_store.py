@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from imagestore.store.pull.plan import PullPlan
     from imagestore.store.pull.service import Pulls
     from imagestore.store.pull.verify import ImageVerifier
-    from imagestore.store.unpack.apply import UnpackLimits
     from imagestore.store.unpack.bundle import BundleOptions
+    from imagestore.store.unpack.limits import UnpackLimits
     from imagestore.store.unpack.unpack import UnpackReport
     from imagestore.util.cancel import CancelToken
 

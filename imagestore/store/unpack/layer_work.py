@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.registry.events import Observer
-    from imagestore.store.unpack.apply import LayerApplier, Unpacked, UnpackLimits
+    from imagestore.store.unpack.apply import LayerApplier
+    from imagestore.store.unpack.limits import Unpacked, UnpackLimits
     from imagestore.util.cancel import CancelToken
 
 _READ_BYTES: Final = 1024 * 1024
@@ -62,7 +63,8 @@ class LayerUnpacker:
         before = applier.unpacked.entries
         with self.content.open(layer.digest) as file:
             pieces = self._bounded(plain(self._pieces(file, layer), what=what), applier.unpacked, what)
-            with LayerStream(pieces, diff_id.algorithm, what=what, cancel=self.cancel) as stream:
+            most = self.limits.header_bytes
+            with LayerStream(pieces, diff_id.algorithm, what=what, cancel=self.cancel, header_bytes=most) as stream:
                 applier.apply(stream, what=what)
                 found = stream.finish()
         if found != diff_id:
@@ -81,6 +83,7 @@ class LayerUnpacker:
     def _pieces(self, file: BinaryIO, layer: Descriptor) -> Iterator[bytes]:
         done = 0
         while piece := file.read(_READ_BYTES):
+            self.cancel.check()  # a piece may be nothing without its compression, and so may all the others
             yield piece
             done += len(piece)
             self.observer(LayerUnpacking(layer, done))

@@ -25,7 +25,7 @@ def test_one_holds_it(tmp_path: Path) -> None:
     first.release()
     second.acquire()
     second.release()
-    assert [each.name for each in (tmp_path / "locks").rglob("*")] == ["publish"]
+    assert [each for each in (tmp_path / "locks").rglob("*") if each.is_file()] == []
 
 
 def test_another_containerd_has_another(tmp_path: Path) -> None:
@@ -34,3 +34,14 @@ def test_another_containerd_has_another(tmp_path: Path) -> None:
     second.acquire()
     assert first.is_held
     assert second.is_held
+
+
+@pytest.mark.parametrize("text", [b"", b"no number", b"1" * 100])
+def test_a_note_that_can_not_be_read(tmp_path: Path, text: bytes) -> None:
+    first, second = OwnerLock(tmp_path, "it", "k8s.io"), OwnerLock(tmp_path, "it", "k8s.io")
+    first.acquire()
+    (note,) = (tmp_path / "locks").rglob("*.json")
+    note.write_bytes(text)
+    with pytest.raises(PublisherRunningError, match="another process") as refused:
+        second.acquire()
+    assert refused.value.process_id == 0

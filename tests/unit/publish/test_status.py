@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.errors import ImageNotFoundError, PreconditionError, PublishError
-from imagestore.publish import ContentWay, ImageState, Publisher
+from imagestore.errors import ImageNotFoundError, PreconditionError
+from imagestore.publish import ContentWay, ImageState, Publisher, PublishError
 from imagestore.publish.following import PublishFollower
 from imagestore.publish.wanted import STORE
 from imagestore.testing import build_artifact, build_image

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from imagestore import CancelToken
-from imagestore.errors import DeadlineExceededError, PublishError, ServiceUnavailableError
-from imagestore.publish import Publisher, PublisherRunningError, ReconcileReport
+from imagestore.errors import DeadlineExceededError, ServiceUnavailableError
+from imagestore.publish import Publisher, PublishError, PublisherRunningError, ReconcileReport
 from imagestore.testing import build_artifact
 from tests.support.fake_containerd import FakeContainerd
 from tests.support.patience import PATIENCE_SECONDS, until
