@@ -407,7 +407,12 @@ class FakeContainerd(grpc.ServerInterceptor):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             path.write_bytes(data)
-        self.here.blobs.setdefault(digest, Blob(len(data), _references_of(data)))
+        self.record_content(digest, len(data), _references_of(data))
+
+    def record_content(self, digest: str, size: int, labels: dict[str, str]) -> None:
+        """Let a blob be content of the namespace."""
+        with self.lock:
+            self.here.blobs.setdefault(digest, Blob(size, dict(labels)))
 
     def remove_content(self, digest: str) -> None:
         """As ``ctr content rm``."""
