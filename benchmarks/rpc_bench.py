@@ -26,8 +26,8 @@ import grpc
 from benchmarks import tiny_layout
 from imagestore import ImageStore, platforms
 from imagestore import config as configuration
-from imagestore.cri.image_service import MESSAGE_BYTES
 from imagestore.protos.cri import api_pb2, api_pb2_grpc
+from imagestore.util.rpc import MESSAGE_BYTES
 from tests.support.containerd_cri import containerd_cri
 from tests.support.peers import need
 from tests.support.server import serving

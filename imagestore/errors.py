@@ -19,7 +19,7 @@
     │  ├─ StoreBusyError ── IngestLockedError
     │  ├─ ContentUnavailableError   WriterClosedError   StoreFullError   StoreReadOnlyError
     │  ├─ StoreCorruptError   StoreMissingError   UndeletableError
-    ├─ ImageServiceError ── ServiceUnavailableError
+    ├─ ImageServiceError ── ServiceUnavailableError   PublishError
     └─ OperationCancelledError ── DeadlineExceededError
 
 A message is one sentence: the object, then what was expected and what came; text from outside is escaped. ``hint`` says
@@ -353,7 +353,7 @@ class ServerError(ImageStoreError, category=Category.FAILED_PRECONDITION):
 
 
 class ImageServiceError(ImageStoreError):
-    """An image service (CRI endpoint, Docker Engine) refuses or fails, with its message and (HTTP) ``status``, or 0."""
+    """A service (CRI, containerd, Docker Engine) refuses or fails: message and ``status`` (HTTP or gRPC), or 0."""
 
     def __init__(self, message: str, *, status: int = 0, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -361,7 +361,11 @@ class ImageServiceError(ImageStoreError):
 
 
 class ServiceUnavailableError(ImageServiceError, category=Category.UNAVAILABLE):
-    """An image service can't be reached, or ended in the middle of an answer."""
+    """A service can't be reached, or ended in the middle of an answer."""
+
+
+class PublishError(ImageStoreError, category=Category.UNAVAILABLE):
+    """An image is in the store, and not in the containerd that is to run it; a later try may succeed."""
 
 
 class ImageCollectionError(ImageStoreError):

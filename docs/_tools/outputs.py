@@ -143,6 +143,7 @@ IMAGE_USE: Final = {
 SIZES: Final = {
     "blobs": int,
     "contentBytes": int,
+    "linkedBytes": int,
     "keptBytes": int,
     "otherBytes": int,
     "ingests": int,

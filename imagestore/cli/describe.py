@@ -192,9 +192,11 @@ def minute(seconds: float) -> str:
 
 def sizes(usage: StoreUsage) -> list[tuple[str, str]]:
     """What takes space in a store, and how much; for tables."""
+    linked = [("of it linked elsewhere too", size(usage.linked_bytes))] if usage.linked_bytes else []
     return [
         ("content of images", size(usage.kept_bytes)),
         ("content of no image", size(usage.other_bytes)),
+        *linked,
         (f"unfinished ({usage.ingests})", size(usage.ingest_bytes)),
         ("records", size(usage.metadata_bytes)),
     ]

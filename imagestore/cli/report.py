@@ -81,6 +81,7 @@ def _sizes_json(usage: StoreUsage) -> dict[str, int]:
     return {
         "blobs": usage.blobs,
         "contentBytes": usage.content_bytes,
+        "linkedBytes": usage.linked_bytes,
         "keptBytes": usage.kept_bytes,
         "otherBytes": usage.other_bytes,
         "ingests": usage.ingests,

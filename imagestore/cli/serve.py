@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from imagestore.config import Config
+    from imagestore.config.model import PublishSettings
     from imagestore.server.settings import ProxyContent
     from imagestore.store.image_store import ImageStore
 
@@ -39,8 +40,8 @@ def mode(text: str) -> int:
 
 def proxy(text: str) -> ProxyContent:
     """A content proxy's name and socket."""
-    from imagestore.cri.endpoint import Endpoint
     from imagestore.server.settings import ProxyContent
+    from imagestore.util.endpoint import Endpoint
 
     name, equals, endpoint = text.partition("=")
     if not equals or "/" in name:
@@ -54,7 +55,7 @@ def sockets(listen: Iterable[str], proxy_content: Iterable[str]) -> tuple[tuple[
     Raises:
         UsageError: two of them have the same socket, or two content proxies the same name.
     """
-    from imagestore.cri.endpoint import Endpoint
+    from imagestore.util.endpoint import Endpoint
 
     proxies = tuple(proxy(each) for each in proxy_content)
     paths = tuple(dict.fromkeys(Endpoint.parse(each).path for each in listen))
@@ -83,6 +84,19 @@ def group(text: str) -> int:
         raise click.BadParameter(f"socket group {text!r}: there is no such group") from None
 
 
+def publish_settings(config: Config, address: str | None) -> PublishSettings | None:
+    """Into which containerd images are published: the option, with the configuration's other settings; None for none.
+
+    Raises:
+        InvalidInputError: the address is no unix socket's.
+    """
+    from imagestore.util.endpoint import Endpoint
+
+    settings = config.settings.publish
+    found = address or settings.address
+    return replace(settings, address=Endpoint.parse(found).text) if found else None
+
+
 @click.command()
 @click.option(
     "--listen",
@@ -95,6 +109,23 @@ def group(text: str) -> int:
     multiple=True,
     metavar="[NAME=]unix:///PATH",
     help="Serve a containerd's content store at this socket (its proxy_plugins); each containerd needs its own NAME.",
+)
+@click.option(
+    "--kubelet",
+    multiple=True,
+    metavar="unix:///PATH",
+    help="Serve a kubelet (imageServiceEndpoint) at this socket; needs --publish.",
+)
+@click.option(
+    "--publish",
+    "publish_address",
+    metavar="unix:///PATH",
+    help="Publish every image into the containerd at this socket, so that its pods run them.",
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Treat what this store's copy on another machine published as this store's (after a restore).",
 )
 @click.option(
     "--mirror",
@@ -148,6 +179,9 @@ def serve(
     app: App,
     listen: tuple[str, ...],
     proxy_content: tuple[str, ...],
+    kubelet: tuple[str, ...],
+    publish_address: str | None,
+    take_over: bool,
     mirror_address: str | None,
     root: Path | str | None,
     config_path: Path | None,
@@ -170,10 +204,11 @@ def serve(
     """
     from imagestore.server.settings import loopback_address
 
-    paths, proxies = sockets(listen, proxy_content)
+    paths, proxies = sockets((*listen, *kubelet), proxy_content)
+    kubelet_paths = sockets(kubelet, ())[0]
     metrics = loopback_address(metrics_listen) if metrics_listen is not None else None
     given_root, given_config = root or app.given_root, config_path or app.given_config
-    if isinstance(given_root, str) and (paths or proxies):
+    if isinstance(given_root, str) and (paths or proxies or publish_address):
         raise UnsupportedError(
             "serve: runtimes on a node need files, and would list and remove the images of all other machines",
             hint="give the node a store of its own; of a shared store only --mirror is served",
@@ -196,8 +231,12 @@ def serve(
         with needed("mirror", what="serve --mirror"):
             from imagestore.mirror.listener import parse_address
         mirror = parse_address(mirror_address)
+    publishing = publish_settings(replace(app, given_config=given_config).config, publish_address)
     settings = ServerSettings(
-        listen=paths,
+        listen=tuple(path for path in paths if path not in kubelet_paths),
+        kubelet=kubelet_paths,
+        publish=publishing,
+        takes_over=take_over,
         proxies=proxies,
         rights=SocketRights(socket_mode, socket_group),
         drain_seconds=drain_timeout,

@@ -68,7 +68,8 @@ class RuntimeHandler:
     Attributes:
         name: as CRI requests give it.
         runtime_type: of the shim, for example ``io.containerd.runc.v2``; may be empty.
-        snapshotter: name of the snapshotter its images are unpacked with; empty when none is configured.
+        snapshotter: that containerd's pull unpacks its images with; empty if none is configured.
+        container_snapshotter: that CreateContainer takes; likewise.
         options: the shim's options, as read.
         guest_platform: the KEP's table, or None when absent or all empty.
         runtime_platform: ``runtime_platforms.<name>.platform`` of the images section, or None.
@@ -80,6 +81,7 @@ class RuntimeHandler:
     name: str
     runtime_type: str = ""
     snapshotter: str = ""
+    container_snapshotter: str = ""
     options: Mapping[str, Plain] = field(default_factory=dict, hash=False)
     guest_platform: GuestPlatform | None = None
     runtime_platform: PlatformText | None = None

@@ -15,6 +15,7 @@ from imagestore.config.known import (
     GUEST_MEMBERS,
     IMAGES_PLUGIN,
     MIRROR_PLUGIN,
+    PUBLISH_PLUGIN,
     REGISTRY_PLUGIN,
     RUNHCS_TYPE,
     RUNTIME_PLUGIN,
@@ -24,8 +25,13 @@ from imagestore.config.known import (
     normal_member,
     options_of,
 )
-from imagestore.config.model import MirrorSettings, RegistrySettings, Settings, VerifierSettings
-from imagestore.config.own_plugins import check_selections, read_mirror_plugin, read_registry_plugin
+from imagestore.config.model import MirrorSettings, PublishSettings, RegistrySettings, Settings, VerifierSettings
+from imagestore.config.own_plugins import (
+    check_selections,
+    read_mirror_plugin,
+    read_publish_plugin,
+    read_registry_plugin,
+)
 from imagestore.config.section import Section
 from imagestore.config.tree import Entry, Location, plain
 from imagestore.errors import InvalidPlatformError
@@ -100,7 +106,8 @@ class Reading:
         registry = read_registry_plugin(plugins.section(REGISTRY_PLUGIN))
         mirror_section = plugins.section(MIRROR_PLUGIN)
         mirror = read_mirror_plugin(mirror_section)
-        self.settings = _settings(images, verifier, registry, mirror)
+        publish = read_publish_plugin(plugins.section(PUBLISH_PLUGIN))
+        self.settings = _settings(images, verifier, registry, mirror, publish)
         self.default_name = PlatformText(
             containerd.text("default_runtime_name"), containerd.location_of("default_runtime_name")
         )
@@ -148,6 +155,7 @@ class Reading:
             name=name,
             runtime_type=runtime_type,
             snapshotter=_snapshotter(section, image_side, self.settings),
+            container_snapshotter=section.text("snapshotter") or _snapshotter(section, image_side, self.settings),
             options=dict(plain(options.table)),
             guest_platform=self._guest_platform(section),
             runtime_platform=self._runtime_platform(image_side),
@@ -227,7 +235,11 @@ def _verifier(section: Section) -> VerifierSettings:
 
 
 def _settings(
-    images: Section, verifier: VerifierSettings | None, registry: RegistrySettings, mirror: MirrorSettings
+    images: Section,
+    verifier: VerifierSettings | None,
+    registry: RegistrySettings,
+    mirror: MirrorSettings,
+    publish: PublishSettings,
 ) -> Settings:
     pinned = images.section("pinned_images")
     for use, entry in pinned.table.items():
@@ -242,6 +254,7 @@ def _settings(
         image_verifier=verifier,
         registry=registry,
         mirror=mirror,
+        publish=publish,
     )
 
 
@@ -314,7 +327,7 @@ def _check_names(section: Section, members: Mapping[str, str]) -> None:
 
 def _check_plugin_names(plugins: Section) -> None:
     """Warn about misspelt names of plugins that are read, since their tables would have no effect."""
-    ours = (RUNTIME_PLUGIN, IMAGES_PLUGIN, CRI_PLUGIN, REGISTRY_PLUGIN, MIRROR_PLUGIN)
+    ours = (RUNTIME_PLUGIN, IMAGES_PLUGIN, CRI_PLUGIN, REGISTRY_PLUGIN, MIRROR_PLUGIN, PUBLISH_PLUGIN)
     for name in plugins.table:
         if name in ours or not name.lower().startswith("io"):
             continue

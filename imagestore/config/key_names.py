@@ -70,6 +70,7 @@ _PLUGINS: Final = Shape(
         known.REGISTRY_PLUGIN: Shape(
             known.REGISTRY_PLUGIN_SECTION, {"mirror_credentials": _NAMED, "trusted_realms": _NAMED}
         ),
+        known.PUBLISH_PLUGIN: Shape(known.PUBLISH_PLUGIN_SECTION),
         known.MIRROR_PLUGIN: Shape(
             known.MIRROR_PLUGIN_SECTION,
             {"upstreams": Shape(each=Shape(known.MIRROR_UPSTREAM)), "bucket": Shape(known.MIRROR_BUCKET)},

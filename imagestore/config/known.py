@@ -42,6 +42,7 @@ VERIFIER_PLUGIN: Final = "io.containerd.image-verifier.v1.bindir"
 #: This project's own; containerd keeps tables of plugins that it doesn't know.
 REGISTRY_PLUGIN: Final = "io.imagestore.registry.v1"
 MIRROR_PLUGIN: Final = "io.imagestore.mirror.v1"
+PUBLISH_PLUGIN: Final = "io.imagestore.publish.v1"
 #: Version 2's one CRI plugin; from version 3 on it has only the streaming server's keys.
 CRI_PLUGIN: Final = "io.containerd.grpc.v1.cri"
 RUNHCS_TYPE: Final = "io.containerd.runhcs.v1"
@@ -238,6 +239,13 @@ MIRROR_PLUGIN_SECTION: Final = {
     "bucket": _TABLE,
     "local_quota": _TEXT,
 }
+PUBLISH_PLUGIN_SECTION: Final = {
+    "address": _TEXT,
+    "namespace": _TEXT,
+    "content": _TEXT,
+    "repair_interval": _TEXT,
+}
+
 MIRROR_BUCKET: Final = {
     "url": _TEXT,
     "endpoint": _TEXT,

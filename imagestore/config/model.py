@@ -153,6 +153,23 @@ class MirrorSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishSettings:
+    """Into which containerd images are published, and how; the plugin table ``io.imagestore.publish.v1``.
+
+    Attributes:
+        address: ``unix:///PATH`` of its socket; empty if nothing is published.
+        namespace: where its CRI plugin looks.
+        content: ``auto`` (layers aren't kept there), ``link`` or ``copy`` (they are).
+        repair_seconds: between two complete comparisons.
+    """
+
+    address: str = ""
+    namespace: str = "k8s.io"
+    content: str = "auto"
+    repair_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What the images section says, without platforms.
 
@@ -165,6 +182,7 @@ class Settings:
         image_verifier: programs that check an image before it is fetched; None when not configured.
         registry: what is allowed and limited about registries.
         mirror: what a mirror serves.
+        publish: into which containerd images are published.
     """
 
     snapshotter: str = ""
@@ -175,6 +193,7 @@ class Settings:
     image_verifier: VerifierSettings | None = None
     registry: RegistrySettings = field(default_factory=RegistrySettings)
     mirror: MirrorSettings = field(default_factory=MirrorSettings)
+    publish: PublishSettings = field(default_factory=PublishSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +230,25 @@ class Config:
         if found is None:
             raise UnknownRuntimeHandlerError(name, list(self.handlers))
         return found
+
+    @property
+    def containerd_root(self) -> str:
+        """The folder in which containerd keeps what lasts: its key ``root``, or its default."""
+        entry = self.document.get("root")
+        return entry.value if entry is not None and isinstance(entry.value, str) else "/var/lib/containerd"
+
+    def snapshotters(self, name: str) -> tuple[str, ...]:
+        """For which snapshotters a handler's images have to be unpacked: where they differ, that of pulls is second.
+
+        CreateContainer takes the handler's own, else that of ``runtime_platforms``, else the default one (containerd,
+        ``runtimeSnapshotter``); containerd's pull takes that of ``runtime_platforms`` first. A handler that left the
+        configuration has the default one.
+        """
+        handler = self.handlers.get(name)
+        standard = self.settings.snapshotter or ("windows" if self.host.os == "windows" else "overlayfs")
+        if handler is None:
+            return (standard,)
+        return tuple(dict.fromkeys((handler.container_snapshotter or standard, handler.snapshotter or standard)))
 
     def sandbox_image(self, name: str) -> str:
         """The pause image of a handler's pods: its option SandboxImage, else the pinned image named ``sandbox``.

@@ -1,4 +1,4 @@
-"""This project's own plugin tables: ``io.imagestore.registry.v1`` and ``io.imagestore.mirror.v1``.
+"""This project's own plugin tables: ``io.imagestore.registry.v1``, ``….mirror.v1`` and ``….publish.v1``.
 
 The first one says what the operator allows and limits about registries, which has no place in containerd's tables; it
 widens trust or bounds work, so each key is off or at its default unless it is written. The second one is the closed
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from imagestore.config.findings import Severity, show, show_at
-from imagestore.config.model import BucketSettings, MirrorSettings, RegistrySettings, Upstream
+from imagestore.config.model import BucketSettings, MirrorSettings, PublishSettings, RegistrySettings, Upstream
 from imagestore.errors import ImageStoreError, InvalidPlatformError
 from imagestore.oci.reference import Reference
 from imagestore.platforms import parse
@@ -33,6 +33,9 @@ _HOST_ALONE: Final = re.compile(_NAME)
 _REALM_TRUSTS: Final = ("warn", "strict")
 _MOST_CONNECTIONS: Final = 65536
 _BUCKET: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[!-~]+)?")
+_SOCKET: Final = re.compile(r"(?:unix://)?/[!-~]+")
+_CONTENT_MODES: Final = ("auto", "link", "copy")
+_LEAST_REPAIR_SECONDS: Final = 1.0
 _URL: Final = re.compile(r"https?://[^\s/?#@]+(?:/[^\s?#]*)?")
 
 
@@ -119,6 +122,28 @@ def read_mirror_plugin(section: Section) -> MirrorSettings:
     )
     _check(section, upstreams, settings)
     return settings
+
+
+def read_publish_plugin(section: Section) -> PublishSettings:
+    """Read ``io.imagestore.publish.v1``; everything that can't be used becomes a finding."""
+    default = PublishSettings()
+    content = section.text("content") or default.content
+    if content not in _CONTENT_MODES:
+        expected = ", ".join(show(each) for each in _CONTENT_MODES)
+        section.report(Severity.ERROR, "content", f"expected one of {expected}, got {show(content)}")
+    namespace = section.text("namespace") or default.namespace
+    if namespace != default.namespace:
+        text = f"expected {show(default.namespace)}, the only namespace in which CRI looks, got {show(namespace)}"
+        section.report(Severity.ERROR, "namespace", text, "leave it out")
+    address = section.text("address")
+    if address and not _SOCKET.fullmatch(address):
+        text = f"expected a unix socket, got {show(address)}"
+        section.report(Severity.ERROR, "address", text, "write unix:///run/containerd/containerd.sock")
+    repair_seconds = section.seconds("repair_interval", default.repair_seconds)
+    if repair_seconds < _LEAST_REPAIR_SECONDS:
+        text = f"expected at least {_LEAST_REPAIR_SECONDS:.0f}s, got {show(section.text('repair_interval'))}"
+        section.report(Severity.ERROR, "repair_interval", text)
+    return PublishSettings(address, namespace, content, repair_seconds)
 
 
 def _bucket(section: Section) -> BucketSettings | None:

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 import imagestore.config.known as known
 from imagestore.config.findings import Finding, Severity, dotted, show
-from imagestore.config.known import CRI_PLUGIN, IMAGES_PLUGIN, MIRROR_PLUGIN, REGISTRY_PLUGIN, RUNTIME_PLUGIN
+from imagestore.config.known import (
+    CRI_PLUGIN,
+    IMAGES_PLUGIN,
+    MIRROR_PLUGIN,
+    PUBLISH_PLUGIN,
+    REGISTRY_PLUGIN,
+    RUNTIME_PLUGIN,
+)
 from imagestore.config.tree import child
 
 if TYPE_CHECKING:
@@ -81,7 +88,7 @@ def _judge(name: str, version: int, entry: Entry, what: str, may_raise: bool) ->
     since = next((later for start, later in _LATER if name.startswith(start)), 2 if "." in name else 1)
     has = f"{show(name)} is a name of version {since}, and the file has version {version}: "
     if since > version:
-        if name in {REGISTRY_PLUGIN, MIRROR_PLUGIN}:
+        if name in {REGISTRY_PLUGIN, MIRROR_PLUGIN, PUBLISH_PLUGIN}:
             return
         reader = "containerd 1" if version == 1 else "a containerd that doesn't know it"
         text = f"{has}{reader} ignores {what}"

@@ -8,8 +8,6 @@ blocks, not the file), a hard link to a file that no user may write, a copy.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import stat
 from typing import TYPE_CHECKING, Final
@@ -19,7 +17,7 @@ from imagestore.content.disk import make_directory, translated
 from imagestore.errors import AlreadyExistsError, IntegrityError
 from imagestore.oci.digest import Verifier
 from imagestore.util.failpoint import reach
-from imagestore.util.files import sync_directory
+from imagestore.util.files import reflink, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.util.cancel import CancelToken
 
-# _IOW(0x94, 9, int) of linux/fs.h; the same on every architecture whose direction bits are the usual ones.
-_FICLONE: Final = 0x40049409
 _CHUNK_BYTES: Final = 1024 * 1024
 _ANY_WRITE: Final = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
@@ -173,20 +169,4 @@ def hard_link(descriptor: int, named: Path, target: Path, waiting: Path) -> bool
     reach("adopt-rename")
     os.rename(waiting, target)
     sync_directory(target.parent)
-    return True
-
-
-def reflink(target: int, source: int) -> bool:
-    """Let an empty file share another's blocks; returns whether that was possible.
-
-    Raises:
-        OSError: it should have been, and failed.
-    """
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-    except OSError as error:
-        # Another file system, or one that can't share blocks.
-        if error.errno in (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.EPERM):
-            return False
-        raise
     return True

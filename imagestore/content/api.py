@@ -27,11 +27,15 @@ BATCH: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ContentInfo:
-    """A blob in the store: ``size`` in bytes, ``modified_at`` in seconds since 1970."""
+    """A blob in the store: ``size`` in bytes, ``modified_at`` in seconds since 1970.
+
+    Deleting a linked one, whose file has another name (as in containerd's content folder), frees nothing.
+    """
 
     digest: Digest
     size: int
     modified_at: float
+    is_linked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,7 @@ class IngestStatus:
 
     Attributes:
         total: bytes expected, 0 when unknown.
-        started_at: seconds since 1970.
-        updated_at: seconds since 1970.
+        started_at, updated_at: seconds since 1970.
     """
 
     ref: str
@@ -160,7 +163,7 @@ class Deleted:
     """What became of some blobs, by digest in text form.
 
     Attributes:
-        sizes: bytes of those that are gone; None for what wasn't there.
+        sizes: bytes freed with those that are gone, 0 where a file had another name; None for what wasn't there.
         failures: why others can't be deleted.
         left: what there was no time for.
     """
@@ -182,7 +185,7 @@ class Deleter(Closing, Protocol):
     """Deletes blobs while a lock is held, as a context manager that is entered before."""
 
     def delete(self, text: str) -> int | None:
-        """Remove a blob, given by its digest in text form; its size in bytes, None when it wasn't there."""
+        """Remove a blob, given by its digest in text form; the bytes freed, None when it wasn't there."""
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
         """Remove blobs until time is up, but at least one; one that can't be deleted stops none of the others."""
@@ -352,7 +355,7 @@ class ContentStore(Protocol):
         """For deleting many blobs under a lock, as a context manager entered before that lock is taken."""
 
     def delete(self, digest: Digest) -> int:
-        """Remove a blob and return the bytes freed; 0 when it wasn't there."""
+        """Remove a blob and return the bytes freed; 0 when it wasn't there, or its file has another name."""
 
     def delete_damaged(self, digest: Digest) -> bool:
         """Hash a blob and remove it where it is damaged; say whether a whole one was found."""

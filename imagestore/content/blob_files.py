@@ -10,6 +10,7 @@ import re
 import stat
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.api import ContentInfo
 from imagestore.content.disk import translated
 from imagestore.errors import AlreadyExistsError, ContentUnreadableError, StoreCorruptError
 from imagestore.oci.digest import VERIFIABLE
@@ -98,6 +99,11 @@ def check_name_free(path: Path, digest: Digest) -> None:
 def is_name(algorithm: str, name: str) -> bool:
     """Whether a file of this name in this algorithm's folder is a blob's."""
     return len(name) == VERIFIABLE.get(algorithm) and _HEX.fullmatch(name) is not None
+
+
+def info_of(digest: Digest, status: os.stat_result) -> ContentInfo:
+    """What the status of a blob's file says of it."""
+    return ContentInfo(digest, status.st_size, status.st_mtime, status.st_nlink > 1)
 
 
 def entries(blobs: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:

@@ -45,7 +45,7 @@ class LocalDeleter:
         self._threads = ThreadPoolExecutor(_THREADS, "imagestore-delete")
 
     def delete(self, text: str) -> int | None:
-        """Remove a blob, given by its digest in text form, and return its size in bytes; None when it wasn't there.
+        """Remove a blob, given by its digest in text form, and return the bytes freed; None when it wasn't there.
 
         Raises:
             StoreError: it can't be deleted.
@@ -56,7 +56,8 @@ class LocalDeleter:
             return None
         try:
             folder = self._folder(algorithm)
-            size = os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            size = status.st_size
             if size >= _LARGE_BYTES and len(self._open) < _MOST_OPEN:
                 with contextlib.suppress(OSError):  # without a descriptor left the others wait a little longer
                     self._open.append(os.open(name, _FLAGS, dir_fd=folder))
@@ -67,7 +68,8 @@ class LocalDeleter:
         except OSError:
             with translated("delete", f"{self._blobs}/{algorithm}/{name}"):
                 raise
-        return size
+        # With another name, as in containerd's content folder, the file stays.
+        return size if status.st_nlink == 1 else 0
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
         """Remove blobs until time is up, but at least one; a blob that can't be deleted doesn't stop the others.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.adopt import adopt, is_at
 from imagestore.content.api import Adoption, ContentInfo, Disk
-from imagestore.content.blob_files import LOST, damage_named, entries, is_name, names, open_blob
+from imagestore.content.blob_files import LOST, damage_named, entries, info_of, is_name, names, open_blob
 from imagestore.content.delete import LocalDeleter
 from imagestore.content.disk import disk_of, make_directories, translated
 from imagestore.content.ingest import LocalIngestWriter
@@ -97,7 +97,7 @@ class LocalContentStore:
     def find(self, digest: Digest) -> ContentInfo | None:
         """As info(), but None where the blob isn't here."""
         status = self._status(digest)
-        return None if status is None else ContentInfo(digest, status.st_size, status.st_mtime)
+        return None if status is None else info_of(digest, status)
 
     def _status(self, digest: Digest) -> os.stat_result | None:
         path = self._blob_path(digest)
@@ -165,7 +165,7 @@ class LocalContentStore:
                 yield ContentInfo(Digest(algorithm, entry.name), 0, 0.0)
                 continue
             if stat.S_ISREG(status.st_mode):
-                yield ContentInfo(Digest(algorithm, entry.name), status.st_size, status.st_mtime)
+                yield info_of(Digest(algorithm, entry.name), status)
 
     def make_durable(self, algorithms: Iterable[str]) -> None:
         """Sync the folders of blobs, so that all names survive a loss of power, those that other processes gave too."""
@@ -184,7 +184,7 @@ class LocalContentStore:
         return LocalDeleter(self._blobs)
 
     def delete(self, digest: Digest) -> int:
-        """Remove a blob and return the bytes freed; 0 when it wasn't there."""
+        """Remove a blob and return the bytes freed."""
         with self.deleter() as files:
             return files.delete(str(digest)) or 0
 

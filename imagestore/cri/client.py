@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+import contextlib
+from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from imagestore.cri.endpoint import Endpoint
-from imagestore.cri.errors import error_of, is_unimplemented
+from imagestore.cri.errors import error_of
 from imagestore.cri.messages import (
     auth_message,
     container_value,
@@ -22,9 +22,11 @@ from imagestore.cri.model import Condition, ImageDetails, ImageFilesystems, Runt
 from imagestore.errors import ImageServiceError, InvalidInputError, NotFoundError
 from imagestore.protos.cri import api_pb2, api_pb2_grpc
 from imagestore.util.cancel import CancelToken
+from imagestore.util.endpoint import Endpoint
+from imagestore.util.grpc_channel import GrpcChannel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -34,96 +36,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Condition", "CriImageService", "RuntimeStatus"]
 
-A = TypeVar("A")
-C = TypeVar("C")
-Q = TypeVar("Q")
-
 #: The kubelet's time limit for calls except pulls.
 CALL_SECONDS: Final = 120.0
 #: Limit of a streamed list; about a million images.
 _MOST_LIST_BYTES: Final = 256 * 1024 * 1024
 #: The interface version that clients announce.
 _KUBELET_INTERFACE_VERSION: Final = "0.1.0"
-#: Message limit of every CRI client, in bytes.
-MESSAGE_BYTES: Final = 16 * 1024 * 1024
-#: A hundred years; grpc takes a deadline beyond 64 bits of nanoseconds for one that has passed.
-_LONGEST_SECONDS: Final = 36525 * 24 * 3600.0
-_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MESSAGE_BYTES),
-    # Go servers refuse a request whose authority is a socket's path.
-    ("grpc.default_authority", "localhost"),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.enable_retries", 0),
-    # As the kubelet's client: reconnect soon after a long outage. The minimal back-off is not changed, since it also
-    # is the time that a starting server has to answer.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 3000),
-)
-
-
-class _Channel:
-    """Calls one server; thread-safe. Connects at the first call. The token ends every call without one of its own."""
-
-    def __init__(self, endpoint: Endpoint, seconds: float, cancel: CancelToken | None) -> None:
-        self.endpoint = endpoint.text
-        self.seconds = seconds
-        self.cancel = cancel or CancelToken()
-        self.raw = grpc.insecure_channel(f"unix:{endpoint.path}", options=_OPTIONS)
-
-    def call(
-        self,
-        method: grpc.UnaryUnaryMultiCallable[Q, A],
-        request: Q,
-        name: str,
-        *,
-        cancel: CancelToken | None = None,
-        has_limit: bool = True,
-    ) -> A:
-        """Call a method of a stub on ``raw`` and wait for the answer; its name is for error texts.
-
-        Raises:
-            ImageStoreError: the server's error, or it can't be reached.
-        """
-        token = cancel or self.cancel
-        token.check()
-        limits = (self.seconds if has_limit else None, token.remaining_seconds())
-        left = min((each for each in limits if each is not None), default=None)
-        answer = self._answer(self.begin(method.future, request, name, seconds=left), name, token)
-        if answer is None:
-            # The caller's reason takes precedence over the server's status. Its error must not keep the call: grpc's
-            # thread may hold the lock of a cancelled call when the program ends, and freeing the call would block.
-            token.check()
-            raise ImageServiceError(f"{self.endpoint}: {name}: the call was cancelled")
-        return answer
-
-    def _answer(self, call: grpc.Future[A], name: str, token: CancelToken) -> A | None:
-        """Wait for a call; None if the token ended it."""
-
-        def _cancel_call() -> None:
-            call.cancel()
-
-        try:
-            with token.on_cancel(_cancel_call):
-                return call.result()
-        except (grpc.RpcError, grpc.FutureCancelledError) as error:
-            if _has_ended(token):
-                # The error is the call itself: with its traceback it would refer to itself, through our local names.
-                error.with_traceback(None)
-                return None
-            status = error if isinstance(error, grpc.RpcError) else call
-            raise error_of(status, endpoint=self.endpoint, method=name) from error
-
-    def begin(self, method: Callable[..., C], request: Q, name: str, *, seconds: float | None) -> C:
-        """Send a request and return the running call.
-
-        Raises:
-            ImageServiceError: this client is closed.
-        """
-        try:
-            return method(request, timeout=None if seconds is None else min(seconds, _LONGEST_SECONDS))
-        except ValueError as error:  # raised by grpc for a closed channel
-            raise ImageServiceError(f"{self.endpoint}: {name}: this client was closed") from error
+_UNIMPLEMENTED: Final[int] = grpc.StatusCode.UNIMPLEMENTED.value[0]
 
 
 class CriImageService:
@@ -148,8 +67,12 @@ class CriImageService:
         cancel: CancelToken | None = None,
     ) -> None:
         runtime, images = Endpoint.parse(endpoint), Endpoint.parse(image_endpoint or endpoint)
-        self._runtime_channel = _Channel(runtime, timeout_seconds, cancel)
-        self._image_channel = self._runtime_channel if images == runtime else _Channel(images, timeout_seconds, cancel)
+
+        def _channel(to: Endpoint) -> GrpcChannel:
+            return GrpcChannel(to, timeout_seconds, cancel=cancel, error_of=error_of)
+
+        self._runtime_channel = _channel(runtime)
+        self._image_channel = self._runtime_channel if images == runtime else _channel(images)
         self._runtime = api_pb2_grpc.RuntimeServiceStub(self._runtime_channel.raw)
         self._images = api_pb2_grpc.ImageServiceStub(self._image_channel.raw)
         # A server without StreamImages doesn't gain it while we are connected; concurrent writers write the same value.
@@ -239,9 +162,9 @@ class CriImageService:
 
     def close(self) -> None:
         """See ImageService."""
-        self._runtime_channel.raw.close()
+        self._runtime_channel.close()
         if self._image_channel is not self._runtime_channel:
-            self._image_channel.raw.close()
+            self._image_channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -253,29 +176,15 @@ class CriImageService:
 
     def _stream(self, selected: api_pb2.ImageFilter | None) -> Sequence[api_pb2.Image] | None:
         """The whole list, or None if the server has no StreamImages; an interrupted stream is an error."""
-        cancel = self._image_channel.cancel
-        cancel.check()
-        images = self._streamed(api_pb2.StreamImagesRequest(filter=selected), cancel)
-        cancel.check()  # here, since its error must not keep the call; see _Channel.call
-        return images
-
-    def _streamed(self, request: api_pb2.StreamImagesRequest, cancel: CancelToken) -> Sequence[api_pb2.Image] | None:
-        """The images of a stream; None if the token ended it, or the server has no streams."""
-        channel = self._image_channel
-        parts = channel.begin(self._images.StreamImages, request, "StreamImages", seconds=channel.seconds)
-
-        def _cancel_call() -> None:
-            parts.cancel()
-
+        request = api_pb2.StreamImagesRequest(filter=selected)
         try:
-            with cancel.on_cancel(_cancel_call):
+            with contextlib.closing(
+                self._image_channel.stream(self._images.StreamImages, request, "StreamImages")
+            ) as parts:
                 return _gathered(parts, self.endpoint)
-        except grpc.RpcError as error:
-            if _has_ended(cancel):
-                error.with_traceback(None)  # as in _Channel._answer
-                return None
-            if not is_unimplemented(error):
-                raise error_of(error, endpoint=self.endpoint, method="StreamImages") from error
+        except ImageServiceError as error:
+            if error.status != _UNIMPLEMENTED:
+                raise
             self._has_streams = False
             return None
 
@@ -294,10 +203,6 @@ class CriImageService:
         except NotFoundError:
             return None
         return answer.status
-
-
-def _has_ended(token: CancelToken) -> bool:
-    return token.is_cancelled or token.remaining_seconds() == 0
 
 
 def _gathered(parts: Iterable[api_pb2.StreamImagesResponse], endpoint: str) -> Sequence[api_pb2.Image]:

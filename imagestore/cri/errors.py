@@ -20,7 +20,6 @@ from imagestore.errors import (
     AccessDeniedError,
     AlreadyExistsError,
     AuthenticationError,
-    DeadlineExceededError,
     ImageDeniedError,
     ImageServiceError,
     ImageStoreError,
@@ -31,10 +30,10 @@ from imagestore.errors import (
     OperationCancelledError,
     RateLimitedError,
     RegistryUnavailableError,
-    ServiceUnavailableError,
     StoreFullError,
     UnknownRuntimeHandlerError,
 )
+from imagestore.util import rpc
 from imagestore.util.rpc import code_of, text_of
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def data_of(error: ImageStoreError) -> bytes:
     return raw if len(raw) <= _MOST_DATA_BYTES else b""
 
 
-_MOST_SHOWN: Final = 4096
+_AS_ANY_SERVICE: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 _MOST_NAMES: Final = 100
 _BY_CODE: Final[Mapping[grpc.StatusCode, Callable[[str], ImageStoreError]]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidInputError,
@@ -87,21 +86,14 @@ _BY_CODE: Final[Mapping[grpc.StatusCode, Callable[[str], ImageStoreError]]] = {
     grpc.StatusCode.UNAUTHENTICATED: AuthenticationError,
     grpc.StatusCode.DATA_LOSS: IntegrityError,
     grpc.StatusCode.CANCELLED: OperationCancelledError,
-    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
 }
 
 
 def error_of(status: object, *, endpoint: str, method: str) -> ImageStoreError:
     """The error to raise for a status: grpc's error, or the call that ended."""
-    if not isinstance(status, grpc.Call):  # the library raises nothing else for a call that was sent
-        return ImageServiceError(f"{endpoint}: {method} failed")
-    code, details = status.code(), (status.details() or "")[:_MOST_SHOWN]
-    if code is grpc.StatusCode.UNAVAILABLE:
-        # Only a running server sends metadata; its text then says what to do.
-        hint = "" if status.trailing_metadata() else "is the server running, and may this user open its socket?"
-        return ServiceUnavailableError(f"{endpoint}: {method}: not available: {details}", hint=hint)
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineExceededError(f"{endpoint}: {method}: no answer within the time for it")
+    if not isinstance(status, grpc.Call) or status.code() in _AS_ANY_SERVICE:
+        return rpc.error_of(status, endpoint=endpoint, method=method)
+    code, details = status.code(), rpc.details_of(status)
     known = _from_data(status, details)
     if known is not None:
         return known
@@ -117,11 +109,6 @@ def error_of(status: object, *, endpoint: str, method: str) -> ImageStoreError:
         # The server's text without a prefix, as in the kubelet: callers compare its beginning.
         return ImageServiceError(details or f"{endpoint}: {method}: unknown error", status=code.value[0])
     return ImageServiceError(f"{endpoint}: {method}: {code.value[1]}: {details}", status=code.value[0])
-
-
-def is_unimplemented(status: object) -> bool:
-    """Whether the server doesn't have the method."""
-    return isinstance(status, grpc.Call) and status.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def _from_data(status: grpc.Call, details: str) -> ImageStoreError | None:

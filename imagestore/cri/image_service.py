@@ -10,18 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
 
 import imagestore.cri.records as records
+from imagestore.cri.image_views import HandlerView, KubeletView
 from imagestore.cri.model import ImageSpec
 from imagestore.cri.pull_queue import PullKey
 from imagestore.cri.pull_timeout import ProgressWatch
-from imagestore.cri.response_cache import FilesystemUse, ImageMessageCache, StatusCache
+from imagestore.cri.readiness import AlwaysReady
+from imagestore.cri.records import ImageUsers
+from imagestore.cri.response_cache import FilesystemUse, ImageMessageCache, StatusCache, added
 from imagestore.cri.runtime_service import RuntimeServicer
-from imagestore.errors import ImageStoreError, InvalidInputError
-from imagestore.metadata.records import ListedImage
+from imagestore.errors import DeadlineExceededError, ImageStoreError, InvalidInputError
+from imagestore.oci.digest import Digest
 from imagestore.oci.reference import Reference
 from imagestore.protos.cri import api_pb2, api_pb2_grpc
 from imagestore.registry.credentials.cri import AuthConfig, explicit_source
@@ -33,9 +36,11 @@ from imagestore.util.text import cut
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from imagestore.cri.image_views import ImageView
     from imagestore.cri.pull_queue import PullQueue
-    from imagestore.cri.records import Group
+    from imagestore.cri.readiness import Readiness
     from imagestore.registry.events import Observer
+    from imagestore.store.image_groups import Group
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
     from imagestore.util.cancel import CancelToken
@@ -47,6 +52,10 @@ log = logging.getLogger(__name__)
 #: Annotation of a pod that names the handler, from before ImageSpec had one; containerd still reads it.
 HANDLER_ANNOTATION: Final = "io.containerd.cri.runtime-handler"
 _STREAM_BATCH: Final = 200
+#: A status call that makes an image runnable ends after this; the kubelet waits two minutes.
+READY_SECONDS: Final = 110.0
+#: Before the caller's own limit, so that it gets an answer.
+_MARGIN_SECONDS: Final = 1.0
 # Log limits for texts of callers: Kubernetes' names have up to 63 and 253 characters; UIDs are shorter than 64.
 _LONGEST_POD: Final = 317
 _LONGEST_UID: Final = 64
@@ -55,10 +64,20 @@ _LONGEST_UID: Final = 64
 class ImageServicer(api_pb2_grpc.ImageServiceServicer):
     """Answers CRI's image calls."""
 
-    def __init__(self, workers: StoreWorkers, pulls: PullQueue) -> None:
+    def __init__(
+        self,
+        workers: StoreWorkers,
+        pulls: PullQueue,
+        readiness: Readiness | None = None,
+        *,
+        is_for_kubelet: bool = False,
+    ) -> None:
         self._workers = workers
         self._pulls = pulls
-        self._messages = ImageMessageCache()
+        self._readiness = readiness or AlwaysReady()
+        users = ImageUsers()
+        self._view: ImageView = KubeletView(users) if is_for_kubelet else HandlerView()
+        self._messages = ImageMessageCache(users, names_handlers=self._view.names_handlers)
         self._statuses = StatusCache()
         self._use = FilesystemUse(workers)
         self._fingerprint_key = secrets.token_bytes(32)
@@ -69,7 +88,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         """Every image, or those that match the filter's image and handler."""
 
         def _answer(store: ImageStore) -> api_pb2.ListImagesResponse:
-            found = records.find_groups(store, _spec(request.filter.image))
+            found = self._view.groups(store, _spec(request.filter.image))
             return api_pb2.ListImagesResponse.FromString(self._messages.listed(found, store))
 
         return await self._workers.quick(_answer)
@@ -78,7 +97,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         self, request: api_pb2.StreamImagesRequest, context: Context
     ) -> AsyncIterator[api_pb2.StreamImagesResponse]:
         """The same list in several messages; no message for an empty list."""
-        found = await self._workers.quick(lambda store: records.find_groups(store, _spec(request.filter.image)))
+        found = await self._workers.quick(lambda store: self._view.groups(store, _spec(request.filter.image)))
         for start in range(0, len(found), _STREAM_BATCH):
             part = found[start : start + _STREAM_BATCH]
 
@@ -91,24 +110,47 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
     async def ImageStatus(  # noqa: N802 - the interface's name
         self, request: api_pb2.ImageStatusRequest, context: Context
     ) -> api_pb2.ImageStatusResponse:
-        """One image; an answer without an image if it is absent."""
+        """One image; an answer without an image if it is absent.
 
-        def _answer(store: ImageStore) -> api_pb2.ImageStatusResponse:
-            record = records.find_record(store, _spec(request.image))
-            if record is None:
-                return api_pb2.ImageStatusResponse()
-            image = self._messages.image(records.all_references(store, ListedImage.of(record)), store)
-            info = records.verbose_info(record, store) if request.verbose else {}
-            return api_pb2.ImageStatusResponse(image=image, info=info)
-
-        state, key = self._workers.state(), (request.image.image, request.image.runtime_handler)
-        known = None if request.verbose else self._statuses.get(state, key)
-        if known is not None:
-            return known
-        found = await self._workers.quick(_answer)
-        if not request.verbose and found.HasField("image") and self._messages.is_permanent(found.image):
-            self._statuses.put(state, key, found)
+        An image that the runtime doesn't have is made runnable first. If that takes too long, the call ends with
+        DEADLINE_EXCEEDED, and the work goes on.
+        """
+        state, key = self._workers.state(), _status_key(request)
+        found = None if request.verbose else self._statuses.get(state, key)
+        if found is None:
+            found = await self._workers.quick(lambda store: self._status(store, request))
+            if not request.verbose and found.HasField("image") and self._messages.is_permanent(found.image):
+                self._statuses.put(state, key, found)
+        if found.HasField("image"):
+            await self._make_ready(found.image.id, context)
         return found
+
+    def _status(self, store: ImageStore, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
+        record = self._view.record(store, _spec(request.image))
+        if record is None:
+            return api_pb2.ImageStatusResponse()
+        image = self._messages.image(self._view.group_of(store, record), store)
+        info = records.verbose_info(record, store) if request.verbose else {}
+        return api_pb2.ImageStatusResponse(image=image, info=info)
+
+    async def _make_ready(self, image_id: str, context: Context) -> None:
+        """Wait until the runtime has an image.
+
+        Raises:
+            DeadlineExceededError: it takes longer than the caller waits.
+            PublishError: it failed.
+        """
+        making = self._readiness.ensure(Digest.parse(image_id))
+        if making.done():
+            making.result()
+            return
+        left = cast("float | None", context.time_remaining())  # None without a limit, whatever its type says
+        seconds = min(left - _MARGIN_SECONDS, READY_SECONDS) if left is not None else READY_SECONDS
+        try:
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(making)), max(seconds, 0.0))
+        except TimeoutError:
+            text = f"image {image_id}: not in the runtime yet; the work goes on"
+            raise DeadlineExceededError(text, hint="ask again") from None
 
     async def PullImage(  # noqa: N802 - the interface's name
         self, request: api_pb2.PullImageRequest, context: Context
@@ -134,13 +176,10 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
                 watch = ProgressWatch(observer, limit) if limit is not None else None
 
                 def _pull(store: ImageStore, token: CancelToken) -> str:
-                    image = store.pull(
-                        key.reference,
-                        runtime_handler=handler,
-                        credentials=credentials,
-                        observer=watch or observer,
-                        cancel=token,
-                    )
+                    with self._readiness.pulling(handler, watch or observer) as seen:
+                        image = store.pull(
+                            key.reference, runtime_handler=handler, credentials=credentials, observer=seen, cancel=token
+                        )
                     return str(image.id)
 
                 guard = asyncio.create_task(watch.guard(token)) if watch is not None else None
@@ -155,6 +194,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
             fields |= {"pod": cut(f"{pod.namespace}/{pod.name}", _LONGEST_POD), "pod_uid": cut(pod.uid, _LONGEST_UID)}
             try:
                 image_id = await self._pulls.pull(key, _work)
+                await asyncio.shield(asyncio.wrap_future(self._readiness.ensure(Digest.parse(image_id))))
             except ImageStoreError as error:
                 log.info("pull failed", extra={**fields, "error": str(error)})
                 raise
@@ -184,13 +224,22 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
             self._use.forget()
         for reference, owner in removal.removed:
             log.info("removed", extra={"reference": reference, "handler": owner})
+        await asyncio.shield(asyncio.wrap_future(self._readiness.removed()))
         return api_pb2.RemoveImageResponse()
 
     async def ImageFsInfo(  # noqa: N802 - the interface's name
         self, request: api_pb2.ImageFsInfoRequest, context: Context
     ) -> api_pb2.ImageFsInfoResponse:
-        """One file system: the disk usage of content, including unfinished downloads."""
-        return api_pb2.ImageFsInfoResponse(image_filesystems=[await self._use.usage()])
+        """The disk usage of content, including unfinished downloads.
+
+        For a kubelet the runtime's file systems stand before it, since only the first one is judged
+        (``cri_stats_provider.go``); where content is on the first one's device, it counts there too.
+        """
+        own = await self._use.usage()
+        if self._view.names_handlers:
+            return api_pb2.ImageFsInfoResponse(image_filesystems=[own])
+        others = await asyncio.to_thread(self._readiness.file_systems)
+        return api_pb2.ImageFsInfoResponse(image_filesystems=[*added(others, own), own])
 
 
 def _auth(message: api_pb2.AuthConfig) -> AuthConfig | None:
@@ -207,24 +256,37 @@ def _auth(message: api_pb2.AuthConfig) -> AuthConfig | None:
 
 
 def _spec(message: api_pb2.ImageSpec) -> ImageSpec:
-    return ImageSpec(message.image, message.runtime_handler)
+    return ImageSpec(message.image, message.runtime_handler, dict(message.annotations))
 
 
-#: containerd's limit of a message, both ways; clients allow as much. In bytes.
-MESSAGE_BYTES: Final = 16 * 1024 * 1024
+def _status_key(request: api_pb2.ImageStatusRequest) -> tuple[str, str, bool]:
+    """All of a request that its answer depends on."""
+    return request.image.image, request.image.runtime_handler, bool(request.image.annotations)
+
+
 IMAGE_SERVICE: Final = "runtime.v1.ImageService"
 RUNTIME_SERVICE: Final = "runtime.v1.RuntimeService"
 
 
-def add_cri(server: grpc.aio.Server, workers: StoreWorkers, pulls: PullQueue) -> tuple[str, ...]:
+def add_cri(
+    server: grpc.aio.Server,
+    workers: StoreWorkers,
+    pulls: PullQueue,
+    readiness: Readiness | None = None,
+    *,
+    is_for_kubelet: bool = False,
+) -> tuple[str, ...]:
     """Register ``runtime.v1.ImageService`` and the subset of ``runtime.v1.RuntimeService``; returns their full names.
 
     Args:
-        server: not started yet; should allow messages of MESSAGE_BYTES.
+        server: not started yet; should allow messages of 16 MiB.
         workers: the store and the threads for it.
         pulls: made on the server's event loop; the caller closes it after the server.
+        readiness: makes images runnable; by default the store is all that the runtime needs.
+        is_for_kubelet: a kubelet's view of images (image_views) instead of KEP-4216's.
     """
-    api_pb2_grpc.add_ImageServiceServicer_to_server(ImageServicer(workers, pulls), server)
+    images = ImageServicer(workers, pulls, readiness, is_for_kubelet=is_for_kubelet)
+    api_pb2_grpc.add_ImageServiceServicer_to_server(images, server)
     runtime = RuntimeServicer(workers).handlers(RUNTIME_SERVICE)
     server.add_generic_rpc_handlers((runtime, AbsentMethods("/runtime.", _missing)))
     return (IMAGE_SERVICE, RUNTIME_SERVICE)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import imagestore.platforms as platforms
 from imagestore.cri.model import ImageSpec, ServedImage
@@ -33,18 +33,15 @@ from imagestore.oci.digest import Digest
 from imagestore.oci.reference import Reference
 from imagestore.store import record_lookup
 from imagestore.store.image import Image
+from imagestore.store.image_groups import Group, by_image_and_handler, is_pinned
 from imagestore.util.text import is_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence, Set
+    from collections.abc import Iterable, Set
 
     from imagestore.content.api import ContentStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.store.image_store import ImageStore
-
-
-#: All references of one image of one handler; never empty.
-Group: TypeAlias = "Sequence[ListedImage]"
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 _NUMBERS: Final = range(-(2**63), 2**63)
@@ -113,10 +110,8 @@ def find_groups(store: ImageStore, spec: ImageSpec) -> list[Group]:
         lines = [ListedImage.of(image.record) for image in images]
     else:
         lines = store.metadata.images.find_listed()
-    groups: dict[tuple[str, str], list[ListedImage]] = {}
-    for line in lines:
-        groups.setdefault((line.image_id, line.handler), []).append(line)
-    return [all_references(store, group[0]) if spec.image else group for group in groups.values()]
+    groups = by_image_and_handler(lines)
+    return [all_references(store, group[0]) for group in groups] if spec.image else groups
 
 
 def served_images(groups: Iterable[Group], store: ImageStore, users: ImageUsers) -> list[ServedImage]:
@@ -138,7 +133,7 @@ def _entry(records: Group, pinned: Set[str], content: ContentStore, users: Image
         uid=uid,
         username=user if uid is None else "",
         spec=ImageSpec(first.reference, first.handler),
-        is_pinned=any(record.is_pinned or record.reference in pinned for record in records),
+        is_pinned=is_pinned(records, pinned),
     )
 
 
@@ -185,19 +180,6 @@ def _user(raw: bytes) -> str:
     return name if len(name) <= _LONGEST_USER and is_utf8(name) else ""
 
 
-def chain_id(diff_ids: Sequence[Digest]) -> str:
-    """Identity of stacked layers; empty without layers.
-
-    >>> from imagestore.oci.digest import Digest
-    >>> chain_id([Digest.of(b"base")]) == str(Digest.of(b"base"))
-    True
-    """
-    chain = ""
-    for diff_id in map(str, diff_ids):
-        chain = str(Digest.of(f"{chain} {diff_id}".encode())) if chain else diff_id
-    return chain
-
-
 def verbose_info(record: ImageRecord, store: ImageStore) -> dict[str, str]:
     """The ``info`` of a verbose status: JSON texts by key.
 
@@ -222,5 +204,5 @@ def verbose_info(record: ImageRecord, store: ImageStore) -> dict[str, str]:
         return {"imagestore": json.dumps(own)}  # an artifact: its config describes no image
     except (ContentNotFoundError, IntegrityError) as error:
         return {"imagestore": json.dumps({**own, "damage": str(error)})}
-    shown = {"chainID": chain_id(config.diff_ids), "imageSpec": json.loads(config.raw)}
+    shown = {"chainID": str(config.chain_ids[-1]) if config.chain_ids else "", "imageSpec": json.loads(config.raw)}
     return {"imagestore": json.dumps(own), "info": json.dumps(shown)}

@@ -15,11 +15,11 @@ from imagestore.store import record_lookup
 from imagestore.store.maintenance.usage import content_use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from imagestore.cri.model import ServedImage
-    from imagestore.cri.records import Group
+    from imagestore.cri.model import FilesystemUsage, ServedImage
     from imagestore.metadata.records import ListedImage
+    from imagestore.store.image_groups import Group
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
 
@@ -35,8 +35,9 @@ class ImageMessageCache:
     another key. Only the user comes from the image config, which never changes under its id.
     """
 
-    def __init__(self) -> None:
-        self._users = records.ImageUsers()
+    def __init__(self, users: records.ImageUsers, *, names_handlers: bool = True) -> None:
+        self._users = users
+        self._names_handlers = names_handlers
         self._lock = threading.Lock()
         self._known: dict[tuple[tuple[ListedImage, ...], bool], bytes] = {}
 
@@ -60,6 +61,8 @@ class ImageMessageCache:
             return known
         (entry,) = records.served_images([group], store, self._users)
         image = image_message(entry)
+        if not self._names_handlers:
+            image.spec.ClearField("runtime_handler")
         made = api_pb2.ListImagesResponse(images=[image]).SerializeToString()
         if self.is_permanent(image):
             with self._lock:
@@ -74,13 +77,15 @@ class StatusCache:
 
     def __init__(self) -> None:
         self._state: tuple[int, int] | None = None
-        self._known: dict[tuple[str, str], api_pb2.ImageStatusResponse] = {}
+        self._known: dict[tuple[str, str, bool], api_pb2.ImageStatusResponse] = {}
 
-    def get(self, state: tuple[int, int] | None, key: tuple[str, str]) -> api_pb2.ImageStatusResponse | None:
+    def get(self, state: tuple[int, int] | None, key: tuple[str, str, bool]) -> api_pb2.ImageStatusResponse | None:
         """The answer for a name and a handler in a state of the store; None if it isn't cached."""
         return self._known.get(key) if state is not None and state == self._state else None
 
-    def put(self, state: tuple[int, int] | None, key: tuple[str, str], answer: api_pb2.ImageStatusResponse) -> None:
+    def put(
+        self, state: tuple[int, int] | None, key: tuple[str, str, bool], answer: api_pb2.ImageStatusResponse
+    ) -> None:
         """Keep an answer; the state must have been read before it was made."""
         if state is None:
             return
@@ -160,3 +165,28 @@ def _measured(store: ImageStore) -> api_pb2.FilesystemUsage:
         used_bytes=api_pb2.UInt64Value(value=use.size),
         inodes_used=api_pb2.UInt64Value(value=use.inodes),
     )
+
+
+def added(others: Sequence[FilesystemUsage], own: api_pb2.FilesystemUsage) -> list[api_pb2.FilesystemUsage]:
+    """The runtime's file systems as messages; the store's use is added to the first one on the same device."""
+    shown = []
+    for number, each in enumerate(others):
+        is_shared = number == 0 and _device(each.mountpoint) == _device(own.fs_id.mountpoint)
+        shown.append(
+            api_pb2.FilesystemUsage(
+                timestamp=each.timestamp_ns,
+                fs_id=api_pb2.FilesystemIdentifier(mountpoint=each.mountpoint),
+                used_bytes=api_pb2.UInt64Value(value=each.used_bytes + (own.used_bytes.value if is_shared else 0)),
+                inodes_used=api_pb2.UInt64Value(
+                    value=(each.inodes_used or 0) + (own.inodes_used.value if is_shared else 0)
+                ),
+            )
+        )
+    return shown
+
+
+def _device(path: str) -> int | None:
+    try:
+        return os.stat(path).st_dev
+    except OSError:
+        return None

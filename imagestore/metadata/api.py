@@ -106,6 +106,9 @@ class ImageRecords(Protocol):
     def touch(self, reference: str, handler: str) -> None:
         """Note that a record is used now: at most one write a minute, not synced, and none where none is possible."""
 
+    def touch_many(self, keys: Collection[tuple[str, str]]) -> None:
+        """As touch() for several records by (reference, handler), in one transaction."""
+
 
 class Leases(Protocol):
     """Leases by id, and what they list: containerd's, with its labels for expiry and flatness.
@@ -311,6 +314,16 @@ class MetadataStore(Protocol):
         """Whether the store has to be opened again to be current.
 
         Another file is in the database's place, or another process writes what could only be read when it was opened.
+        """
+
+    @property
+    def store_id(self) -> str:
+        """What tells this store from any other: 32 random hex digits, made with it.
+
+        A copy of the records, such as a restored backup, has the same id.
+
+        Raises:
+            StoreReadOnlyError: an older version wrote the store, and the disk is read-only, so it has no id yet.
         """
 
     @property

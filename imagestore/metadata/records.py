@@ -99,6 +99,7 @@ class ListedImage(NamedTuple):
         handler: name of the runtime handler.
         image_id: digest of the config in text form, as it stands in the database.
         target: digest of what the reference resolved to, likewise.
+        manifest: digest of the manifest chosen from it, likewise.
         content_size: bytes of its content as transferred.
         is_pinned: never removed by policies.
     """
@@ -107,15 +108,21 @@ class ListedImage(NamedTuple):
     handler: str
     image_id: str
     target: str
+    manifest: str
     content_size: int
     is_pinned: bool
 
     @classmethod
     def of(cls, record: ImageRecord) -> ListedImage:
         """What is shown of a record."""
-        target = str(record.target.digest)
         return cls(
-            record.reference, record.handler, str(record.image_id), target, record.content_size, record.is_pinned
+            record.reference,
+            record.handler,
+            str(record.image_id),
+            str(record.target.digest),
+            str(record.manifest.digest),
+            record.content_size,
+            record.is_pinned,
         )
 
 

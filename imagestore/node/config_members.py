@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from imagestore.cri.endpoint import Endpoint, split_scheme
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.resources.quantity import parse as parse_quantity
 from imagestore.util.durations import Duration
+from imagestore.util.endpoint import Endpoint, split_scheme
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

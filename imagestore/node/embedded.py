@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 from imagestore._version import __version__
 from imagestore.cri import records
-from imagestore.cri.model import FilesystemUsage, ImageDetails, ImageFilesystems, ImageSpec, ServedImage, ServiceVersion
+from imagestore.cri.model import (
+    ContainerImage,
+    FilesystemUsage,
+    ImageDetails,
+    ImageFilesystems,
+    ImageSpec,
+    ServedImage,
+    ServiceVersion,
+)
 from imagestore.errors import InvalidInputError
 from imagestore.metadata.records import ListedImage
 from imagestore.oci.reference import Reference
@@ -23,7 +31,7 @@ from imagestore.store.maintenance.usage import content_use
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from imagestore.cri.model import ContainerImage, SandboxMetadata
+    from imagestore.cri.model import SandboxMetadata
     from imagestore.metadata.records import ImageRecord
     from imagestore.registry.credentials.cri import AuthConfig
     from imagestore.registry.events import Observer
@@ -97,8 +105,14 @@ class EmbeddedImageService:
         return ImageFilesystems((usage,))
 
     def containers(self) -> Sequence[ContainerImage]:
-        """See ImageService."""
-        return self._containers() if self._containers is not None else ()
+        """See ImageService: the program's, and one for each image that a lease of the store names, as if it used it."""
+        own = self._containers() if self._containers is not None else ()
+        leased = self._store.metadata.leases.leased_records()
+        if not leased:
+            return own
+        lines = self._store.metadata.images.find_listed()
+        named = [line for line in lines if f"{line.reference}@{line.handler}" in leased]
+        return [*own, *(ContainerImage("named by a lease", line.image_id, line.handler) for line in named)]
 
     def close(self) -> None:
         """See ImageService; the store stays open."""

@@ -9,13 +9,13 @@ from imagestore.errors import DocumentError
 from imagestore.oci import media_types
 from imagestore.oci.decode import decode, in_turn, parse_with_faults, refuse_case_variants
 from imagestore.oci.descriptor import Descriptor, parse_platform
+from imagestore.oci.digest import Digest
 from imagestore.oci.typed_members import Members
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any, Self
 
-    from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
     from imagestore.platforms.platform import Platform
 
@@ -30,6 +30,24 @@ _SETTINGS: Final = {name.casefold(): name for name in (*_TEXTS, *_LISTS, *_SETS,
 _MAX_LAYERS: Final = 1000
 _MAX_STEPS: Final = 10_000
 _ROOTFS_MEMBERS: Final = frozenset({"type", "diff_ids"})
+
+
+def chain_ids(diff_ids: Iterable[Digest]) -> tuple[Digest, ...]:
+    """The identity of each of some stacked layers with those below it (config.md, "Layer ChainID"), lowest first.
+
+    >>> base, top = Digest.of(b"base"), Digest.of(b"top")
+    >>> chain_ids([base, top]) == (base, Digest.of(f"{base} {top}".encode()))
+    True
+    """
+    chains: list[Digest] = []
+    for diff_id in diff_ids:
+        chains.append(chain_id(chains[-1], diff_id) if chains else diff_id)
+    return tuple(chains)
+
+
+def chain_id(parent: Digest, diff_id: Digest) -> Digest:
+    """The identity of a layer on top of those that ``parent`` identifies."""
+    return Digest.of(f"{parent} {diff_id}".encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +68,11 @@ class ImageConfig:
     diff_ids: tuple[Digest, ...]
     created: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def chain_ids(self) -> tuple[Digest, ...]:
+        """The identity of each layer with those below it, lowest first."""
+        return chain_ids(self.diff_ids)
 
     @classmethod
     def parse(cls, raw: bytes, *, what: str = "image config") -> Self:

@@ -25,7 +25,7 @@ from imagestore.errors import ImageStoreError, InvalidInputError, ServerError
 from imagestore.server.calls import CallInterceptor, CallWatch
 from imagestore.server.gc_scheduler import Collector
 from imagestore.server.metrics import Metrics
-from imagestore.server.services import add_services, channel_options
+from imagestore.server.services import add_kubelet_services, add_services, channel_options
 from imagestore.server.sockets import SocketFile
 from imagestore.server.systemd import Notifier
 from imagestore.store.workers import StoreWorkers
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from imagestore.config import Config
     from imagestore.server.mirror import ServedMirror
+    from imagestore.server.publishing import ServedPublisher
     from imagestore.server.services import ServedServices
     from imagestore.server.settings import ServerSettings
     from imagestore.store.garbage import GarbageReport
@@ -48,6 +49,10 @@ _LOOK_SECONDS: Final = 0.05
 _DATABASE_SECONDS: Final = 1.0
 #: Time for cancelled calls to end.
 _LAST_SECONDS: Final = 1.0
+#: Least time between two reports of the publisher.
+_REPORT_SECONDS: Final = 1.0
+#: The name by which health checks ask for the publisher.
+HEALTH_NAME: Final = "imagestore.publish"
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -68,9 +73,18 @@ class ServerProcess:
         self._servers: list[grpc.aio.Server] = []
         self._sockets: list[SocketFile] = []
         self._mirror: ServedMirror | None = None
-        if not settings.listen and not settings.proxies and settings.mirror is None:
-            hint = "give --listen unix:///PATH, --proxy-content unix:///PATH or --mirror ADDRESS:PORT"
+        self._publisher: ServedPublisher | None = None
+        if not any((settings.listen, settings.kubelet, settings.proxies, settings.mirror, settings.publish)):
+            hint = (
+                "give --listen unix:///PATH, --kubelet unix:///PATH, --proxy-content unix:///PATH, --publish"
+                " unix:///PATH or --mirror ADDRESS:PORT"
+            )
             raise InvalidInputError("serve: nothing to listen at", hint=hint)
+        if settings.kubelet and settings.publish is None:
+            raise InvalidInputError(
+                "serve --kubelet: a kubelet's pods run what its runtime has, and nothing is published into one",
+                hint="add --publish unix:///run/containerd/containerd.sock",
+            )
 
     def run(self) -> None:
         """Serve until a signal to stop.
@@ -86,6 +100,7 @@ class ServerProcess:
         self._reload_wanted = asyncio.Event()
         self._stop_wanted = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._publisher_heard = asyncio.Event()
         # If two tasks open the store, the one that read the configuration later must replace it last.
         self._opening = asyncio.Lock()
         async with contextlib.AsyncExitStack() as stack:
@@ -99,6 +114,8 @@ class ServerProcess:
                 stack.callback(self._settings.tracing.close)
             services = await self._open(stack)
             await self._open_mirror(stack)
+            if self._publisher is not None:
+                self._publisher.start()
             self._handle_signals(stack)
             await self._serve(services)
 
@@ -106,8 +123,15 @@ class ServerProcess:
         """Make the servers, with their services and sockets, and start them."""
         settings = self._settings
         main = self._make_server()
-        services = await add_services(main, self._workers, settings.max_concurrent_pulls, self._metrics)
+        publisher = await self._open_publisher(stack)
+        services = await add_services(main, self._workers, settings.max_concurrent_pulls, self._metrics, publisher)
         places = [(main, settings.listen)]
+        if publisher is not None:
+            await services.set_health(HEALTH_NAME, is_serving=False)
+            if settings.kubelet:
+                server = self._make_server()
+                add_kubelet_services(server, self._workers, services, publisher)
+                places.append((server, settings.kubelet))
         for proxy in settings.proxies:
             server = self._make_server()
             add_proxy_content(server, self._workers, name=proxy.name)
@@ -122,6 +146,21 @@ class ServerProcess:
             stack.push_async_callback(server.stop, 0)
             self._servers.append(server)
         return services
+
+    async def _open_publisher(self, stack: contextlib.AsyncExitStack) -> ServedPublisher | None:
+        settings = self._settings.publish
+        if settings is None:
+            return None
+        # Client code for containerd, which most servers don't need.
+        from imagestore.server.publishing import ServedPublisher
+
+        self._publisher = ServedPublisher(
+            self._workers, settings, takes_over=self._settings.takes_over, heard=self._publisher_heard.set
+        )
+        stack.push_async_callback(asyncio.to_thread, self._publisher.close)
+        if self._metrics is not None:
+            self._metrics.publish_publisher(self._publisher)
+        return self._publisher
 
     async def _open_mirror(self, stack: contextlib.AsyncExitStack) -> None:
         if self._settings.mirror is None:
@@ -138,6 +177,8 @@ class ServerProcess:
         tasks = [asyncio.create_task(self._reload_on_signal()), asyncio.create_task(self._follow_database())]
         if self._notifier.watchdog_seconds is not None:
             tasks.append(asyncio.create_task(self._feed_watchdog(self._notifier.watchdog_seconds)))
+        if self._publisher is not None:
+            tasks.append(asyncio.create_task(self._report_publisher(services, self._publisher)))
         if self._settings.gc_seconds:
             tasks.append(asyncio.create_task(self._collector().run()))
         names = [f"unix://{each.path}" for each in self._sockets]
@@ -159,6 +200,15 @@ class ServerProcess:
                 task.cancel()
             await asyncio.gather(stop, *tasks, return_exceptions=True)
             await self._drain(services)
+
+    async def _report_publisher(self, services: ServedServices, publisher: ServedPublisher) -> None:
+        """Tell health checks and the service manager how publishing stands, whenever that has changed."""
+        while True:
+            await self._publisher_heard.wait()
+            self._publisher_heard.clear()
+            await services.set_health(HEALTH_NAME, is_serving=publisher.follower.is_connected)
+            self._notifier.status(publisher.status)
+            await asyncio.sleep(_REPORT_SECONDS)
 
     def _make_server(self) -> grpc.aio.Server:
         options = channel_options(self._settings.max_connections)
@@ -216,6 +266,8 @@ class ServerProcess:
         await asyncio.to_thread(self._workers.replace, store)
         if self._mirror is not None:
             await self._mirror.reload()
+        if self._publisher is not None:
+            self._publisher.reload()
         handlers = sorted(store.config.handlers)
         log.info("reloaded", extra={"handlers": handlers})
         _log_findings(store.config)
@@ -244,6 +296,8 @@ class ServerProcess:
                 await asyncio.to_thread(self._workers.replace, store)
                 if self._mirror is not None:
                     await self._mirror.reload()
+                if self._publisher is not None:
+                    self._publisher.reload()
             reported = ""
             log.warning("opened again", extra={"reason": "the database isn't the one that was open any more"})
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from imagestore.cri.pull_queue import PullOutcome
     from imagestore.mirror.service import Mirror
     from imagestore.server.metrics_http import MetricsServer
+    from imagestore.server.publishing import ServedPublisher
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
@@ -144,6 +145,10 @@ class Metrics:
         """Publish a mirror's numbers too."""
         self._registry.register(MirrorCollector(mirror))
 
+    def publish_publisher(self, publisher: ServedPublisher) -> None:
+        """Publish a publisher's numbers too."""
+        self._registry.register(PublisherCollector(publisher))
+
     def publish(self, host: str, port: int) -> MetricsServer:
         """Answer HTTP on an address.
 
@@ -227,6 +232,53 @@ class StoreNumbers:
         if time.monotonic() - self._sizes_at >= _SIZES_SECONDS:
             sizes = [info.size for info in store.content.walk()]
             self._sizes, self._sizes_at = (len(sizes), sum(sizes)), time.monotonic()
+
+
+class PublisherCollector:
+    """What a publisher does; a collector in the sense of Prometheus' library."""
+
+    def __init__(self, publisher: ServedPublisher) -> None:
+        self._publisher = publisher
+
+    def describe(self) -> list[Any]:
+        """Nothing: see StoreNumbers."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """The numbers now."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        follower, publisher = self._publisher.follower, self._publisher.publisher
+        yield GaugeMetricFamily(
+            "imagestore_publish_containerd_up", "Whether containerd can be reached.", value=follower.is_connected
+        )
+        images = GaugeMetricFamily("imagestore_publish_images", "Images, by state.", labels=["state"])
+        for state, count in publisher.states.counts().items():
+            images.add_metric([state.value], count)
+        yield images
+        published, sizes, seconds = publisher.totals.now()
+        yield CounterMetricFamily("imagestore_publish_published", "Images that were published.", value=published)
+        content = CounterMetricFamily(
+            "imagestore_publish_bytes",
+            "Bytes of layers that came into containerd: linked, own file, sent, or present before.",
+            labels=["way"],
+        )
+        for way, size in sizes.items():
+            content.add_metric([way.value], size)
+        yield content
+        steps = CounterMetricFamily(
+            "imagestore_publish_seconds",
+            "Time of publishes: content (bring and unpack), records, collection.",
+            labels=["step"],
+        )
+        for step, spent in seconds.items():
+            steps.add_metric([step], spent)
+        yield steps
+        yield CounterMetricFamily(
+            "imagestore_publish_reconciles",
+            "Comparisons of the store with containerd.",
+            value=follower.reconciles,
+        )
 
 
 class MirrorCollector:

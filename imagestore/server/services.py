@@ -15,13 +15,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from imagestore.containerd.service import add_containerd
-from imagestore.cri.image_service import MESSAGE_BYTES, add_cri
+from imagestore.cri.image_service import add_cri
 from imagestore.cri.pull_queue import PullQueue
 from imagestore.protos.pool import POOL
+from imagestore.util.rpc import MESSAGE_BYTES
 
 if TYPE_CHECKING:
     import grpc
 
+    from imagestore.cri.readiness import Readiness
     from imagestore.server.metrics import Metrics
     from imagestore.store.workers import StoreWorkers
 
@@ -45,25 +47,37 @@ class ServedServices:
     """The services of a server, by their full names."""
 
     names: tuple[str, ...]
-    _pulls: PullQueue
-    _health: health.aio.HealthServicer
+    pulls: PullQueue
+    health: health.aio.HealthServicer
 
     async def stop_serving(self) -> None:
         """Report NOT_SERVING to health checks."""
-        await self._health.enter_graceful_shutdown()
+        await self.health.enter_graceful_shutdown()
 
     async def close(self) -> None:
         """End the pulls that calls left behind; after the server has stopped."""
-        await self._pulls.close()
+        await self.pulls.close()
+
+    async def set_health(self, name: str, *, is_serving: bool) -> None:
+        """Report the state of a part by its own name."""
+        states = health_pb2.HealthCheckResponse
+        await self.health.set(name, states.SERVING if is_serving else states.NOT_SERVING)
 
 
 async def add_services(
-    server: grpc.aio.Server, workers: StoreWorkers, max_concurrent_pulls: int, metrics: Metrics | None
+    server: grpc.aio.Server,
+    workers: StoreWorkers,
+    max_concurrent_pulls: int,
+    metrics: Metrics | None,
+    readiness: Readiness | None = None,
 ) -> ServedServices:
     """Add every service to a server that isn't started yet."""
     pulls = PullQueue(limit=max_concurrent_pulls, meter=metrics)
     # The server's own collector notices removals, unless garbage collection is switched off.
-    names = (*add_cri(server, workers, pulls), *add_containerd(server, workers, collects_after_removals=False))
+    names = (
+        *add_cri(server, workers, pulls, readiness),
+        *add_containerd(server, workers, collects_after_removals=False),
+    )
     names = (*names, health.SERVICE_NAME, reflection.SERVICE_NAME)
     servicer = health.aio.HealthServicer()
     for name in names:
@@ -74,6 +88,15 @@ async def add_services(
         POOL.AddSerializedFile(file.serialized_pb)
     reflection.enable_server_reflection(names, server, POOL)
     return ServedServices(names, pulls, servicer)
+
+
+def add_kubelet_services(
+    server: grpc.aio.Server, workers: StoreWorkers, services: ServedServices, readiness: Readiness
+) -> None:
+    """Add CRI as a kubelet needs it to a server of its own; pulls and health are those of the other services."""
+    names = (*add_cri(server, workers, services.pulls, readiness, is_for_kubelet=True), health.SERVICE_NAME)
+    health_pb2_grpc.add_HealthServicer_to_server(services.health, server)
+    reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
 
 
 def channel_options(max_connections: int) -> tuple[tuple[str, int], ...]:

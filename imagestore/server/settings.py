@@ -11,6 +11,7 @@ from imagestore.errors import InvalidInputError
 from imagestore.server.sockets import SocketRights
 
 if TYPE_CHECKING:
+    from imagestore.config.model import PublishSettings
     from imagestore.server.tracing import Tracing
 
 
@@ -34,6 +35,9 @@ class ServerSettings:
         gc_seconds: longest time between two collections; 0 switches them off.
         metrics: loopback host and port.
         mirror: host (empty for all addresses) and port.
+        kubelet: paths of sockets with a kubelet's view of images.
+        publish: into which containerd images are published; None for none.
+        takes_over: containerd's records of a store of this id on another machine are this store's.
     """
 
     listen: tuple[str, ...]
@@ -46,6 +50,9 @@ class ServerSettings:
     metrics: tuple[str, int] | None = None
     tracing: Tracing | None = None
     mirror: tuple[str, int] | None = None
+    kubelet: tuple[str, ...] = ()
+    publish: PublishSettings | None = None
+    takes_over: bool = False
 
 
 _PORT: Final = re.compile(r"[0-9]{1,5}")

@@ -19,8 +19,8 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.cri.endpoint import LONGEST_PATH_BYTES
 from imagestore.errors import ServerError
+from imagestore.util.endpoint import LONGEST_PATH_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

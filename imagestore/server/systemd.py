@@ -33,6 +33,10 @@ class Notifier:
         """Start or reload is complete; the status is one line for people."""
         self._send("READY=1", _status(status))
 
+    def status(self, text: str) -> None:
+        """One line for people, while the server runs."""
+        self._send(_status(text))
+
     def reloading(self) -> None:
         """A reload begins; by the time stamp the manager tells the READY=1 that follows from an older one."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")

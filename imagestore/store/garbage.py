@@ -53,7 +53,7 @@ class GarbageReport:
     Attributes:
         dry_run: nothing was deleted.
         digests: of the blobs, sorted.
-        bytes_freed: their size and that of stale ingests.
+        bytes_freed: their size, of files with no other name, and that of stale ingests.
         ingests: names of stale ingests.
         kept_blobs: how many blobs stay.
         failures: why blobs (by digest in text form) and stale ingests (by name) can't be deleted.
@@ -237,9 +237,10 @@ class _Counted:
 
 def _size(content: ContentStore, text: str) -> int | None:
     try:
-        return content.info(as_written(text)).size
+        found = content.info(as_written(text))
     except (ContentNotFoundError, IntegrityError):  # a blob that can't be read can't be deleted either
         return None
+    return 0 if found.is_linked else found.size
 
 
 @contextlib.contextmanager

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import imagestore.config as configuration
 import imagestore.platforms as platforms
 from imagestore.errors import InvalidInputError
-from imagestore.store import leases
+from imagestore.store import leases, record_lookup
 from imagestore.store.adapters import StorePlace, open_adapters
 from imagestore.store.images_by_name import ImagesByName
+from imagestore.store.in_use import IN_USE_SECONDS
 from imagestore.store.parts import StoreParts
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from imagestore.store.copy.options import CopyOptions, CopyReport
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.image import Image
+    from imagestore.store.image_groups import ImageGroup
     from imagestore.store.leases import HeldLease
     from imagestore.store.maintenance.check import CheckReport
     from imagestore.store.maintenance.eviction import EvictionPolicy, EvictionReport
@@ -163,6 +165,20 @@ class ImageStore:
         return Maintenance(self._parts)
 
     @property
+    def id(self) -> str:
+        """What tells this store from any other: 32 hex digits, which a copy or a restored backup has too.
+
+        Raises:
+            StoreReadOnlyError: an older version wrote it, and its disk is read-only, so it has no id yet.
+        """
+        return self.metadata.store_id
+
+    @property
+    def pinned_references(self) -> frozenset[str]:
+        """The references that the configuration pins, in canonical form."""
+        return record_lookup.pinned_by(self.config)
+
+    @property
     def registry(self) -> RegistryClient:
         """The registry client in use."""
         return self._parts.registry
@@ -268,6 +284,14 @@ class ImageStore:
         """
         return self._images.list(name, runtime_handler, after, limit)
 
+    def images_by_id(self) -> dict[str, ImageGroup]:
+        """All records by image id (in text form), with their references, handlers and pins; reads no document."""
+        return self._images.by_id()
+
+    def image_group(self, image_id: Digest) -> ImageGroup | None:
+        """The records of one image id, under all runtime handlers; None if there are none."""
+        return self._images.group(image_id)
+
     def remove(
         self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False
     ) -> tuple[tuple[str, str], ...]:
@@ -360,6 +384,26 @@ class ImageStore:
         Cheap: at most one unsynced write a minute for each image. An image that isn't there is no error.
         """
         self.metadata.images.touch(reference, runtime_handler or self.config.default_handler)
+
+    def note_in_use(
+        self, images: Iterable[tuple[str, str]], *, holder: str, seconds: float = IN_USE_SECONDS
+    ) -> tuple[tuple[str, str], ...]:
+        """Note which images containers use now, so that no policy evicts them for some hours; a removal still does.
+
+        As touch() for all their records, and a lease names them until the holder's next call, or its end.
+
+        Args:
+            images: (image id in text form, runtime handler) of all that are in use; an empty handler means every one.
+            holder: who says so, such as a runtime; other holders' notes stay.
+            seconds: how long it lasts without another call.
+
+        Returns:
+            (reference, runtime handler) of the records.
+
+        Raises:
+            StoreError: the store can't be written.
+        """
+        return self._images.note_in_use(images, holder, seconds)
 
     def import_images(
         self,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError, StoreBusyError
 from imagestore.oci.reference import Reference
-from imagestore.store import garbage, record_lookup
+from imagestore.store import garbage, in_use, record_lookup
 from imagestore.store.image import Image
 from imagestore.store.maintenance.removal import Removal, Removals, Remover
 from imagestore.store.record_lookup import RemovalRule
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
+    from imagestore.oci.digest import Digest
+    from imagestore.store.image_groups import ImageGroup
     from imagestore.store.parts import StoreParts
     from imagestore.util.cancel import CancelToken
 
@@ -55,6 +57,25 @@ class ImagesByName:
             fitting = (record for record in found if handler is None or record.handler == handler)
             records = [each for each in fitting if after is None or (each.reference, each.handler) > after][:limit]
         return (Image(record, self._parts.content) for record in records)
+
+    def by_id(self) -> dict[str, ImageGroup]:
+        """See ImageStore.images_by_id()."""
+        return self._grouped(None)
+
+    def group(self, image_id: Digest) -> ImageGroup | None:
+        """See ImageStore.image_group()."""
+        return self._grouped(str(image_id)).get(str(image_id))
+
+    def _grouped(self, image_id: str | None) -> dict[str, ImageGroup]:
+        with self._parts.loading():
+            from imagestore.store.image_groups import by_image
+
+        found = self._metadata.images.find_listed(image_id=image_id)
+        return by_image(found, record_lookup.pinned_by(self._parts.config))
+
+    def note_in_use(self, images: Iterable[tuple[str, str]], holder: str, seconds: float) -> Keys:
+        """See ImageStore.note_in_use()."""
+        return in_use.note(self._metadata, images, holder=holder, seconds=seconds, default_handler=self._default)
 
     def rule(self, runtime_handler: str | None, all_handlers: bool = False, only_name: bool = False) -> RemovalRule:
         """How a call understands a name.

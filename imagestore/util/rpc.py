@@ -1,4 +1,4 @@
-"""Shared by all gRPC services: errors as status codes (as in containerd's errdefs), and methods that aren't served."""
+"""Shared by gRPC servers and clients: errors as status codes (as in containerd's errdefs) and back, absent methods."""
 
 from __future__ import annotations
 
@@ -8,11 +8,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from imagestore.errors import Category, ImageStoreError, UnsupportedError
+from imagestore.errors import (
+    AlreadyExistsError,
+    Category,
+    DeadlineExceededError,
+    ImageServiceError,
+    ImageStoreError,
+    IntegrityError,
+    InvalidInputError,
+    NotFoundError,
+    OperationCancelledError,
+    OutOfRangeError,
+    PreconditionError,
+    ServiceUnavailableError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+#: Limit of a message, both ways: containerd's, and that of every client of CRI. In bytes.
+MESSAGE_BYTES: Final = 16 * 1024 * 1024
 CODES: Final[Mapping[Category, grpc.StatusCode]] = {
     Category.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
     Category.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
@@ -61,6 +77,45 @@ def text_of(error: ImageStoreError, *, ends_in_class: bool = False) -> str:
 def _encoded_bytes(text: str) -> int:
     """Length of a text as gRPC sends it: "%" and every byte that is not printable ASCII take three characters."""
     return sum(1 if 0x20 <= byte < 0x7F and byte != 0x25 else 3 for byte in text.encode("utf-8", "replace"))
+
+
+#: Of a text from the other side, in characters.
+_MOST_SHOWN: Final = 4096
+_KINDS: Final[Mapping[grpc.StatusCode, Callable[[str], ImageStoreError]]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidInputError,
+    grpc.StatusCode.NOT_FOUND: NotFoundError,
+    grpc.StatusCode.ALREADY_EXISTS: AlreadyExistsError,
+    grpc.StatusCode.FAILED_PRECONDITION: PreconditionError,
+    grpc.StatusCode.OUT_OF_RANGE: OutOfRangeError,
+    grpc.StatusCode.UNIMPLEMENTED: UnsupportedError,
+    grpc.StatusCode.DATA_LOSS: IntegrityError,
+    grpc.StatusCode.CANCELLED: OperationCancelledError,
+}
+
+
+def details_of(status: grpc.Call) -> str:
+    """The text of a status, cut."""
+    return (status.details() or "")[:_MOST_SHOWN]
+
+
+def error_of(status: object, *, endpoint: str, method: str) -> ImageStoreError:
+    """The error to raise in a client for a status: grpc's error, or the call that ended.
+
+    Codes without a class of their own are an ImageServiceError with the code's number as its status.
+    """
+    if not isinstance(status, grpc.Call):  # the library raises nothing else for a call that was sent
+        return ImageServiceError(f"{endpoint}: {method} failed")
+    code, details = status.code(), details_of(status)
+    if code is grpc.StatusCode.UNAVAILABLE:
+        # Only a running server sends metadata; its text then says what to do.
+        hint = "" if status.trailing_metadata() else "is the server running, and may this user open its socket?"
+        return ServiceUnavailableError(f"{endpoint}: {method}: not available: {details}", hint=hint)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceededError(f"{endpoint}: {method}: no answer within the time for it")
+    kind = _KINDS.get(code)
+    if kind is not None:
+        return kind(f"{endpoint}: {method}: {details or code.value[1]}")
+    return ImageServiceError(f"{endpoint}: {method}: {code.value[1]}: {details}", status=code.value[0])
 
 
 @dataclass(frozen=True, slots=True)

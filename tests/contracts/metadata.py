@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pytest
 
 from imagestore import Descriptor, Digest, MetadataStore, Platform
 from imagestore.errors import AlreadyExistsError, InvalidInputError, LeaseNotFoundError, NotFoundError
-from imagestore.metadata.records import HolderKind, ImageRecord, NamedImage
+from imagestore.metadata.records import HolderKind, ImageRecord, ListedImage, NamedImage
 from imagestore.oci.media_types import OCI_MANIFEST
 
 A, B, C, D = (Digest.of(name.encode()) for name in "abcd")
@@ -56,6 +57,12 @@ def kept(metadata: MetadataStore, digests: Collection[Digest] = ALL) -> set[Dige
 class MetadataContract:
     """Make a class from it that has the fixtures ``metadata`` and ``later``."""
 
+    def test_the_store_has_an_id_that_stays(self, metadata: MetadataStore, later: Later) -> None:
+        assert re.fullmatch("[0-9a-f]{32}", metadata.store_id)
+        metadata.images.put(record(), {})
+        with later() as again:
+            assert again.store_id == metadata.store_id
+
     def test_records_by_reference_and_handler(self, metadata: MetadataStore, later: Later) -> None:
         stored = metadata.images.put(record(), {A: [B]})
         assert 0 < stored.created_at <= stored.updated_at
@@ -92,7 +99,8 @@ class MetadataContract:
         assert metadata.images.find(image_id_prefix=str(C)) == []
         assert metadata.images.find(after=("registry.example/a:1", "runc"), limit=2) == list(stored[2:4])
         listed = metadata.images.find_listed(handler="runc")
-        assert len(listed) == len(metadata.images.find_listed(image_id=str(B), handler="runc"))
+        assert listed == [ListedImage.of(each) for each in stored if each.handler == "runc"]
+        assert listed == metadata.images.find_listed(image_id=str(B), handler="runc")
 
     def test_all_of_several_or_none(self, metadata: MetadataStore) -> None:
         def records() -> object:
@@ -124,6 +132,15 @@ class MetadataContract:
         assert metadata.images.get(NAME, "runc") == labelled
         (unpinned,) = metadata.images.pin([(NAME, "runc")], is_pinned=False)
         assert not unpinned.is_pinned
+
+    def test_uses_of_several(self, metadata: MetadataStore) -> None:
+        for handler in ("kata", "runc"):
+            metadata.images.put(record(handler=handler), {})
+        metadata.images.touch_many([])
+        metadata.images.touch_many([(NAME, "runc"), (NAME, "none"), (NAME, "runc")])
+        used = {each.handler: each.used_at for each in metadata.images.find()}
+        # They were put a moment ago, which is a use too.
+        assert used == {"kata": 0, "runc": 0}
 
     def test_edges_keep_what_they_lead_to(self, metadata: MetadataStore) -> None:
         metadata.images.put(record(), {A: [B]})

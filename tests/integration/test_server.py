@@ -76,6 +76,10 @@ def test_health_and_reflection_say_what_is_served(server: Server) -> None:
         (answer,) = stub.ServerReflectionInfo(iter([ask]))
         names = {each.name for each in answer.list_services_response.service}
         assert {"runtime.v1.ImageService", "runtime.v1.RuntimeService", "grpc.health.v1.Health"} <= names
+        for name in sorted(names):
+            ask = reflection_pb2.ServerReflectionRequest(file_containing_symbol=name)
+            (answer,) = stub.ServerReflectionInfo(iter([ask]))
+            assert answer.file_descriptor_response.file_descriptor_proto, f"{name}: {answer.error_response}"
 
 
 def test_second_server_at_the_same_socket_is_refused_and_the_first_goes_on(server: Server, tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import grpc
 
 from imagestore.containerd.service import add_containerd
-from imagestore.cri.image_service import MESSAGE_BYTES, add_cri
+from imagestore.cri.image_service import add_cri
 from imagestore.cri.pull_queue import PullQueue
 from imagestore.server.calls import CallInterceptor, CallWatch
 from imagestore.store.workers import StoreWorkers
+from imagestore.util.rpc import MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

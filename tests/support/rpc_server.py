@@ -14,8 +14,8 @@ from imagestore import ImageStore
 from imagestore.containerd.service import add_containerd, add_proxy_content
 from imagestore.server.calls import CallInterceptor, CallWatch
 from imagestore.store.workers import StoreWorkers
+from imagestore.util.rpc import MESSAGE_BYTES
 
-MESSAGE_BYTES = 16 * 1024 * 1024
 OPTIONS = [("grpc.max_send_message_length", MESSAGE_BYTES), ("grpc.max_receive_message_length", MESSAGE_BYTES)]
 
 Add = Callable[[grpc.aio.Server, StoreWorkers], object]

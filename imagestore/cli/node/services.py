@@ -16,7 +16,6 @@ import click
 from imagestore.cli.exit_codes import ExitStatus, needed, report, warn
 from imagestore.cli.node.settings import settings_of
 from imagestore.cli.options import GivenPath, all_of, output_option
-from imagestore.cri.endpoint import Endpoint
 from imagestore.cri.model import ContainerImage
 from imagestore.errors import ImageNotFoundError, ImageStoreError, UnsupportedError
 from imagestore.node.config_members import socket_path as path_of
@@ -24,6 +23,7 @@ from imagestore.node.edged.config import load
 from imagestore.node.edged.settings import DOCKER, STALL_LIMIT
 from imagestore.node.metrics import NodeMetrics
 from imagestore.oci.digest import Digest
+from imagestore.util.endpoint import Endpoint
 from imagestore.util.files import write_whole
 from imagestore.util.text import printable
 

@@ -133,14 +133,12 @@ class PostgresImages:
         given = {name: value for name, value in (("handler", handler), ("image_id", image_id)) if value is not None}
         condition = " AND ".join(["scope = %(scope)s", *(f"{name} = %({name})s" for name in given)])
         query = (
-            "SELECT reference, handler, image_id, target::json ->> 1, content_size, pinned"  # noqa: S608
+            "SELECT reference, handler, image_id, target::json ->> 1, manifest::json ->> 1, content_size, pinned"  # noqa: S608
             f" FROM image WHERE {condition} ORDER BY reference, handler"
         )
         with self._database.reading_long() as db:
-            return [
-                ListedImage(reference, name, config, target, size, bool(pinned))
-                for reference, name, config, target, size, pinned in _run(db, query, {**given, "scope": self._scope})
-            ]
+            found = _run(db, query, {**given, "scope": self._scope})
+        return [ListedImage(*row[:-1], bool(row[-1])) for row in found]
 
     def find_by_root(self, digest: Digest) -> list[ImageRecord]:
         """Records that hold this index or manifest."""
@@ -207,13 +205,18 @@ class PostgresImages:
 
     def touch(self, reference: str, handler: str) -> None:
         """Note that a record is used now: at most one write a minute."""
+        self.touch_many([(reference, handler)])
+
+    def touch_many(self, keys: Collection[tuple[str, str]]) -> None:
+        """As touch() for several records, in one transaction."""
         query = (
-            f"UPDATE image SET used_at = {NOW} WHERE scope = %s AND reference = %s AND handler = %s"  # noqa: S608
+            f"UPDATE image SET used_at = {NOW} FROM {_PAIRS}"  # noqa: S608 - constants
+            " WHERE scope = %(scope)s AND reference = one AND handler = two"
             f" AND abs({NOW} - greatest(used_at, updated_at)) >= {rows.USE_SECONDS}"
         )
         if not self._database.is_in_transaction:
             with self._database.reading() as db:
-                db.execute(query, (self._scope, reference, handler))
+                db.execute(query, {**_pairs(sorted(set(keys))), "scope": self._scope})
 
     def expire(self) -> int:
         """Remove records whose gc.expire label is past and that no lease names; return how many."""

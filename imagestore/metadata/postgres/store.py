@@ -72,6 +72,11 @@ class PostgresMetadataStore:
         """Nothing: the server's queue is fair."""
 
     @property
+    def store_id(self) -> str:
+        """What tells this store from any other; all scopes have the same id."""
+        return self.database.id.replace("-", "")
+
+    @property
     def is_unchanging(self) -> bool:
         """False: other machines can change the store although this one is refused."""
         return False

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from imagestore.errors import StoreCorruptError
 from imagestore.metadata.sqlite import journal_lines as lines
 from imagestore.metadata.sqlite.forks import OwnConnection
-from imagestore.metadata.sqlite.schema import COPIED
+from imagestore.metadata.sqlite.schema import COPIED, store_id, take_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,6 +81,18 @@ class ChangeLog:
             )
         self._is_checked = True
 
+    def migrated(self, db: sqlite3.Connection) -> None:
+        """The schema was migrated: take the store's id from the journal, as after restoring an old backup, or note it.
+
+        Raises:
+            OSError: the journal can't be read or written.
+        """
+        if not self._journal.has_entries() or self.overtaken(db):
+            return
+        if known := self._journal.read().store_id:
+            take_id(db, known)
+        self.put(db, lambda _: ())  # a change of nothing: its first line has the id
+
     def number(self, db: sqlite3.Connection, announced: Callable[[int], Iterable[str]] | None = None) -> int:
         """The next number; inside a write transaction.
 
@@ -95,7 +107,7 @@ class ChangeLog:
         """
         self.refuse_overtaken(db)
         if not self.is_rebuilding:
-            self._begin(self.last(db), announced)
+            self._begin(db, announced)
         query = "UPDATE counter SET value = value + 1 WHERE name = 'generation' RETURNING value"
         (number,) = db.execute(query).fetchone()
         # Removals have lines of their own after the commit. A commit that isn't synced may be lost with the power.
@@ -103,14 +115,15 @@ class ChangeLog:
             self._put_number = number
         return int(number)
 
-    def _begin(self, last: int, announced: Callable[[int], Iterable[str]] | None) -> None:
+    def _begin(self, db: sqlite3.Connection, announced: Callable[[int], Iterable[str]] | None) -> None:
+        last = self.last(db)
+        begin = [] if self._has_begun else [lines.begin(last, store_id(db, self._journal.path))]
         if announced is not None:
             with contextlib.suppress(OSError):
-                entries = [lines.announced(last + 1, entry) for entry in announced(last + 1)]
-                self._journal.append(entries if self._has_begun else [lines.begin(last), *entries])
+                self._journal.append([*begin, *(lines.announced(last + 1, entry) for entry in announced(last + 1))])
                 self._has_begun = True
         if not self._has_begun:
-            self._journal.append([lines.begin(last)])
+            self._journal.append(begin)
             self._has_begun = True
 
     def last(self, db: sqlite3.Connection) -> int:

@@ -146,6 +146,8 @@ class Database:
                     hint="run 'imagestore check --rebuild', or remove that file to start with no records",
                 )
             migrate(db, version)
+            if version:
+                self.changes.migrated(db)
             if version == 0 and on_making is not None:
                 on_making()
 

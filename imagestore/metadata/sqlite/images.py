@@ -136,13 +136,13 @@ class SqliteImages:
         given = {name: value for name, value in (("handler", handler), ("image_id", image_id)) if value is not None}
         condition = " AND ".join(f"{name} = :{name}" for name in given) or "TRUE"
         query = (
-            "SELECT reference, handler, image_id, json_extract(target, '$[1]'), content_size, pinned"  # noqa: S608
-            f" FROM image WHERE {condition} ORDER BY reference, handler"
+            "SELECT reference, handler, image_id, json_extract(target, '$[1]'), json_extract(manifest, '$[1]'),"  # noqa: S608
+            f" content_size, pinned FROM image WHERE {condition} ORDER BY reference, handler"
         )
         with self._database.reading() if image_id is not None else self._database.reading_apart() as db:
             return [
-                ListedImage(reference, name, config, target, size, bool(pinned))
-                for reference, name, config, target, size, pinned in db.execute(query, given)
+                ListedImage(reference, name, config, target, manifest, size, bool(pinned))
+                for reference, name, config, target, manifest, size, pinned in db.execute(query, given)
             ]
 
     def _refuse_found(self, table: str, condition: str, values: Mapping[str, str]) -> None:
@@ -266,20 +266,26 @@ class SqliteImages:
 
     def touch(self, reference: str, handler: str) -> None:
         """Note that a record is used now: at most one write a minute, not synced, and none where none is possible."""
-        now, key = self._database.clock(), (reference, handler)
+        self.touch_many([(reference, handler)])
+
+    def touch_many(self, keys: Collection[tuple[str, str]]) -> None:
+        """As touch() for several records, in one transaction."""
+        now, query = self._database.clock(), f"SELECT reference, handler, max(used_at, updated_at) FROM {_GIVEN}"  # noqa: S608
         with self._database.reading() as db:
-            query = "SELECT max(used_at, updated_at) FROM image WHERE reference = ? AND handler = ?"
-            found = db.execute(query, key).fetchone()
-            # A clock set back must not stop the times for ever.
-            if found is None or db.in_transaction or abs(now - found[0]) < rows.USE_SECONDS:
+            if db.in_transaction:
                 return
+            found = db.execute(query, {"pairs": json.dumps(list(keys))}).fetchall()
+        # A clock set back must not stop the times for ever.
+        due = [(now, reference, handler) for reference, handler, at in found if abs(now - at) >= rows.USE_SECONDS]
+        if not due:
+            return
         # A power cut may lose it; each use would wait for the disk otherwise. An image stays usable without the note.
         try:
             with self._database.relaxed() as db:
                 reach("touch-update")
-                db.execute("UPDATE image SET used_at = ? WHERE reference = ? AND handler = ?", (now, *key))
+                db.executemany("UPDATE image SET used_at = ? WHERE reference = ? AND handler = ?", due)
         except (StoreBusyError, StoreFullError, StoreReadOnlyError) as error:
-            log.debug("the use of an image can't be noted: %s", error, extra={"reference": reference})
+            log.debug("the use of images can't be noted: %s", error, extra={"reference": due[0][1]})
 
     def expire(self) -> int:
         """Remove records whose gc.expire label is past and that no lease names; return how many."""

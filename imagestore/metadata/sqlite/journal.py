@@ -1,10 +1,10 @@
 """The journal of records next to the database, from which a rebuild restores the records of a damaged database.
 
-``records.jsonl`` holds one JSON value a line, each with the number of its change: a record that was put, or the key of
-one that was removed; the labels of content; a lease with a long lifetime, or the id of one that was released. What is
-put is written before its commit and what is removed after it. So a process that dies in between leaves an entry too
-many, never one too few (``journal_lines`` says how committed lines are told apart). Nothing is synced: a rebuild checks
-each record against the content anyway.
+``records.jsonl`` holds one JSON value a line: the store's id, and, each with the number of its change, a record that
+was put, or the key of one that was removed; the labels of content; a lease with a long lifetime, or the id of one that
+was released. What is put is written before its commit and what is removed after it. So a process that dies in between
+leaves an entry too many, never one too few (``journal_lines`` says how committed lines are told apart). Nothing is
+synced: a rebuild checks each record against the content anyway.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ class RecordJournal:
     def prepared(
         self,
         number: int,
+        store_id: str,
         records: Iterable[ImageRecord],
         labels: Iterable[tuple[Digest, Mapping[str, str]]],
         leases: Iterable[tuple[Lease, Collection[Digest]]],
@@ -120,7 +121,7 @@ class RecordJournal:
         """
         temporary = f"{self.path}.tmp"
         descriptor = open_regular(temporary, os.O_RDWR | os.O_CREAT)
-        entries = lines.whole(number, records, labels, leases)
+        entries = lines.whole(number, store_id, records, labels, leases)
         with open(descriptor, "r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,9 +1,10 @@
 """The format of the journal's lines (``journal_reading`` reads them).
 
-The first line of a transaction has the number with which the last one ended: ``{"begin": 7}``. Numbers come from a
-counter in the database, so the numbers of a transaction that died are used again. Lines above a ``begin`` with a higher
-number than it names were never committed; those with a lower number were. So only the lines after the last ``begin``
-are uncertain, unless one of them was written after its commit, as the last line of a synced transaction is.
+The first line of a transaction has the number with which the last one ended, and the store's id: ``{"begin": 7,
+"store": "…"}``. Numbers come from a counter in the database, so the numbers of a transaction that died are used again.
+Lines above a ``begin`` with a higher number than it names were never committed; those with a lower number were. So only
+the lines after the last ``begin`` are uncertain, unless one of them was written after its commit, as the last line of a
+synced transaction is.
 
 Content that is added to a lease has lines of its own, since a lease may get thousands of contents, one by one. Such a
 line repeats the lease, so that no earlier line is needed.
@@ -31,12 +32,13 @@ _AFTER_COMMIT: Final = ("remove", "release", "unleased")
 
 def whole(
     number: int,
+    store_id: str,
     records: Iterable[ImageRecord],
     labels_of: Iterable[tuple[Digest, Mapping[str, str]]],
     leases: Iterable[tuple[Lease, Collection[Digest]]],
 ) -> Iterator[str]:
     """The lines of a new journal that has all changes up to this number."""
-    yield begin(number)
+    yield begin(number, store_id)
     for record in records:
         yield put(number, record)
     for digest, each in labels_of:
@@ -45,9 +47,14 @@ def whole(
         yield from whole_lease(number, leased, content)
 
 
-def begin(number: int) -> str:
-    """The first line of a transaction: the number with which the last one ended."""
-    return json.dumps({"begin": number})
+def begin(number: int, store_id: str = "") -> str:
+    """The first line of a transaction: the number with which the last one ended.
+
+    Args:
+        number: that number.
+        store_id: which a rebuild gives the store again; empty as in lines of older versions.
+    """
+    return json.dumps({"begin": number, "store": store_id} if store_id else {"begin": number})
 
 
 def committed(number: int) -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from imagestore.metadata import rows
 from imagestore.metadata.records import ImageRecord, Lease
 from imagestore.oci import gc_labels
 from imagestore.oci.digest import Digest
 from imagestore.oci.gc_labels import ContentTerms
+
+_STORE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Journaled:
         replaced: content that was kept before the last transaction and isn't by it, where nothing tells whether that
             one was committed.
         committed: the highest number of a change that was certainly committed.
+        store_id: the store's; empty if no line has it.
     """
 
     candidates: list[list[ImageRecord]]
@@ -36,6 +40,7 @@ class Journaled:
     last_number: int
     replaced: frozenset[Digest] = frozenset()
     committed: int = 0
+    store_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ class Reading:
         self._last_number = 0
         self._committed = 0
         self._unreadable = 0
+        self._store_id = ""
 
     def add(self, line: bytes) -> None:
         """Add one line; a line that can't be read is counted and skipped."""
@@ -100,6 +106,8 @@ class Reading:
             entry = _decoded(line)
             if "begin" in entry:
                 self._settle(_number(entry["begin"]))
+                if _STORE_ID.fullmatch(entry.get("store", "")):
+                    self._store_id = entry["store"]
             else:
                 self._add(_parsed(entry))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
@@ -158,6 +166,7 @@ class Reading:
             self._last_number,
             frozenset().union(*lost),
             self._committed,
+            self._store_id,
         )
 
 

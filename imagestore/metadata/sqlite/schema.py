@@ -171,9 +171,16 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         ) STRICT, WITHOUT ROWID""",
         "CREATE INDEX lease_image_by_name ON lease_image (name)",
     ),
+    # 6: what tells this store from any other, wherever its records are copied to.
+    (
+        "CREATE TABLE store (id TEXT NOT NULL PRIMARY KEY) STRICT, WITHOUT ROWID",
+        "INSERT INTO store VALUES (lower(hex(randomblob(16))))",
+    ),
 )
 
 CURRENT: Final = len(STEPS)
+#: From this version on a database can be read without migration: only the store's id came after it.
+_READABLE: Final = 5
 #: Marks our files (PRAGMA application_id); the letters "imgs".
 APPLICATION_ID: Final = 0x696D6773
 #: The counter that marks a backup until it is opened as a store.
@@ -244,15 +251,38 @@ def refuse_moved_on(db: sqlite3.Connection, path: Path) -> None:
 
 
 def refuse_older(db: sqlite3.Connection, path: Path) -> None:
-    """Refuse a read-only database that would have to be migrated.
+    """Refuse a read-only database that would have to be migrated to be read.
 
     Raises:
         SchemaTooNewError: as version().
         StoreReadOnlyError: steps are missing.
     """
     found = version(db, path)
-    if found < CURRENT:
+    if found < _READABLE:
         raise StoreReadOnlyError(
             f"{path}: expected schema version {CURRENT}, found {found}, and the file system is read-only",
             hint="mount it writable once",
         )
+
+
+def take_id(db: sqlite3.Connection, store_id: str) -> None:
+    """Give the store an id that it had before."""
+    db.execute("UPDATE store SET id = ?", (store_id,))
+
+
+def store_id(db: sqlite3.Connection, path: Path) -> str:
+    """The store's id.
+
+    Raises:
+        StoreReadOnlyError: the database has an older schema and can't be migrated, so it has none.
+        StoreCorruptError: it is gone.
+    """
+    if version(db, path) == _READABLE:
+        raise StoreReadOnlyError(
+            f"{path}: an older imagestore wrote it, which gave stores no id, and the file system is read-only",
+            hint="mount it writable once",
+        )
+    row = db.execute("SELECT id FROM store").fetchone()
+    if row is None:
+        raise StoreCorruptError(f"{path}: the store's id is gone", hint="run 'imagestore check --rebuild --force'")
+    return str(row[0])

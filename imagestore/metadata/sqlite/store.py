@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreCorruptError, StoreFullError
-from imagestore.metadata.sqlite import backup, integrity, location
+from imagestore.metadata.sqlite import backup, integrity, location, schema
 from imagestore.metadata.sqlite.changes import ChangeWatch
 from imagestore.metadata.sqlite.database import Database
 from imagestore.metadata.sqlite.failures import CORRUPT_HINT, Translated
@@ -99,6 +99,17 @@ class SqliteMetadataStore:
     def give_way(self) -> None:
         """Yield to waiting writers; between two steps of a long work."""
         self.database.give_way()
+
+    @property
+    def store_id(self) -> str:
+        """What tells this store from any other; see the port."""
+        with self.database.reading() as db:
+            return schema.store_id(db, self.database.path)
+
+    def take_id(self, store_id: str) -> None:
+        """Take the id of the store whose records a rebuild restores."""
+        with self.database.writing() as db:
+            schema.take_id(db, store_id)
 
     @property
     def is_unchanging(self) -> bool:
@@ -227,6 +238,7 @@ class SqliteMetadataStore:
                     journal.exchange(prepared, length)
 
     def _prepared(self, db: sqlite3.Connection, number: int) -> AbstractContextManager[BinaryIO | None]:
+        store_id = schema.store_id(db, self.database.path)
         return self.database.journal.prepared(
-            number, self.images.read_all(db), self.graph.all_labels(db), self.leases.lasting(db)
+            number, store_id, self.images.read_all(db), self.graph.all_labels(db), self.leases.lasting(db)
         )

@@ -10,19 +10,18 @@ import contextlib
 import errno
 import os
 import select
-import shutil
 import stat
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import AlreadyExistsError, InvalidInputError
+from imagestore.errors import InvalidInputError
 from imagestore.registry.events import BlobAdvanced, BlobStarted
 from imagestore.util import files
-from imagestore.util.files import follow_links, lock_partial, partial_name, sync_directory
+from imagestore.util.files import follow_links
+from imagestore.util.partial import new_file, new_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -93,31 +92,28 @@ def write_folder(path: str, members: Iterable[Member], *, observer: Observer, ca
         InvalidInputError, PreconditionError: the folder can't be written; nothing stays.
     """
     # A link stays a link, as for files: what it points at is filled.
-    with _translated(path):
-        path = follow_links(path)
-    with _translated(path), contextlib.ExitStack() as stack:
-        if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
-            raise AlreadyExistsError(f"{path}: is there already", hint="choose an empty folder, or a new one")
-        partial = partial_name(path)
-        os.mkdir(partial, _FOLDER_MODE)
-        descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        stack.callback(os.close, descriptor)
-        lock_partial(descriptor)
-        try:
-            written = 0
-            for member in sorted(members, key=lambda member: member.name):
-                place = os.path.join(partial, member.name)
-                os.makedirs(os.path.dirname(place), _FOLDER_MODE, exist_ok=True)
-                with open(place, "xb", opener=_with_mode(member.mode)) as file:
-                    written += _copy(member, _writer(file.fileno(), cancel), observer, cancel)
-                    os.fsync(file.fileno())
-            for folder, _, _ in os.walk(partial, topdown=False):
-                sync_directory(Path(folder))
-            os.rename(partial, path)
-            return written
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+    with _translated(path), new_folder(follow_links(path), mode=_FOLDER_MODE) as top:
+        written, folders = 0, set[str]()
+        for member in sorted(members, key=lambda member: member.name):
+            for folder in _folders_above(member.name):
+                if folder not in folders:
+                    folders.add(folder)
+                    os.mkdir(folder, _FOLDER_MODE, dir_fd=top)
+            with open(member.name, "xb", opener=_new_in(top, member.mode)) as file:
+                written += _copy(member, _writer(file.fileno(), cancel), observer, cancel)
+                os.fsync(file.fileno())
+        for *_, descriptor in os.fwalk(".", topdown=False, dir_fd=top):
+            os.fsync(descriptor)
+        return written
+
+
+def _folders_above(name: str) -> Iterator[str]:
+    """The folders that a member is in, from the top.
+
+    >>> list(_folders_above("blobs/sha256/1"))
+    ['blobs', 'blobs/sha256']
+    """
+    return (name[:at] for at, character in enumerate(name) if character == "/")
 
 
 class _Tar:
@@ -131,10 +127,10 @@ class _Tar:
         """Write the members in the given order, each folder before its first member, and the end of the archive."""
         folders: set[str] = set()
         for member in members:
-            for at, character in enumerate(member.name):
-                if character == "/" and member.name[:at] not in folders:
-                    folders.add(member.name[:at])
-                    self._header(member.name[: at + 1], 0, _FOLDER_MODE, tarfile.DIRTYPE)
+            for folder in _folders_above(member.name):
+                if folder not in folders:
+                    folders.add(folder)
+                    self._header(f"{folder}/", 0, _FOLDER_MODE, tarfile.DIRTYPE)
             self._header(member.name, member.size, member.mode, tarfile.REGTYPE)
             _copy(member, self._write, self._observer, self._cancel)
             self._write(bytes(-member.size % tarfile.BLOCKSIZE))
@@ -187,19 +183,9 @@ def _whole_file(path: str, cancel: CancelToken) -> Iterator[Write]:
             stack.callback(os.close, descriptor)
             yield _writer(descriptor, cancel)
             return
-        partial = partial_name(final)
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        stack.callback(os.close, descriptor)
-        lock_partial(descriptor)
-        try:
-            yield _writer(descriptor, cancel)
-            os.fsync(descriptor)
-            os.rename(partial, final)
-        except BaseException:
-            # An interrupt may come when it has its name already.
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(partial)
-            raise
+        descriptor = stack.enter_context(new_file(final))
+        yield _writer(descriptor, cancel)
+        os.fsync(descriptor)
 
 
 def _is_nameless(path: str, final: str) -> bool:
@@ -245,8 +231,8 @@ def _await_room(descriptor: int) -> None:
     room.poll(_POLL_SECONDS * 1000)
 
 
-def _with_mode(mode: int) -> Callable[[str, int], int]:
-    return lambda path, flags: os.open(path, flags | os.O_CLOEXEC, mode)
+def _new_in(folder: int, mode: int) -> Callable[[str, int], int]:
+    return lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,8 @@ from imagestore.store.maintenance.hashing import Hashing
 from imagestore.store.maintenance.why import held_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
+    from typing import Self
 
     from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
@@ -75,6 +76,11 @@ class CheckReport:
     blobs: int
     bytes_hashed: int
     records: int
+
+    @classmethod
+    def of_damaged(cls, digests: Collection[Digest]) -> Self:
+        """The report of somebody who found these blobs damaged, for a repair of them alone."""
+        return cls(tuple(_damage(digest) for digest in sorted(digests)), len(digests), 0, 0)
 
     @property
     def damaged(self) -> frozenset[Digest]:

@@ -147,7 +147,7 @@ def _planned(images: Sequence[ImageUsage], chosen: tuple[Eviction, ...]) -> Evic
     """What would go, and the bytes that only it needs."""
     gone = {_key(each.record) for each in chosen}
     kept = {digest for each in images if _key(each.record) not in gone for digest in each.blobs}
-    freed = {digest: size for each in images for digest, size in each.blobs.items() if digest not in kept}
+    freed = {digest: size for each in images for digest, size in each.freeing.items() if digest not in kept}
     return EvictionReport(True, chosen, sum(freed.values()), len(freed))
 
 
@@ -210,7 +210,7 @@ def _down_to_low(
 def _release(image: ImageUsage, owners: Counter[Digest]) -> int:
     """Bytes that become free when this record goes too."""
     freed = 0
-    for digest, size in image.blobs.items():
+    for digest, size in image.freeing.items():
         owners[digest] -= 1
         if owners[digest] == 0:
             freed += size

@@ -100,6 +100,8 @@ class Restorer:
         """
         with self.metadata.exclusive():
             journaled = self.metadata.journaled()
+            if journaled.store_id:
+                self.metadata.take_id(journaled.store_id)
             report = self._restore_all(journaled)
             replaced = self._still_there(journaled)
             replaced_lease = self._keep(replaced)

@@ -11,7 +11,7 @@ from imagestore.content.disk import disk_of, translated
 from imagestore.metadata.marking import mark
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Set
     from pathlib import Path
 
     from imagestore.content.api import ContentStore, Disk
@@ -31,19 +31,26 @@ class ImageUsage:
     Attributes:
         record: the record.
         blobs: size by digest of what it reaches and the store has.
-        unique_bytes: what no other record reaches: freed if only this record is removed.
+        unique_bytes: what no other record reaches: freed if only this record is removed, but for what is linked.
         shared_bytes: the rest.
+        linked: those of the blobs whose files have a name elsewhere too; removing them frees nothing.
     """
 
     record: ImageRecord
     blobs: Mapping[Digest, int]
     unique_bytes: int
     shared_bytes: int
+    linked: Set[Digest] = frozenset()
 
     @property
     def size(self) -> int:
         """The sum."""
         return self.unique_bytes + self.shared_bytes
+
+    @property
+    def freeing(self) -> dict[Digest, int]:
+        """Bytes by digest that become free when the blob is deleted."""
+        return {digest: 0 if digest in self.linked else size for digest, size in self.blobs.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,8 @@ class StoreUsage:
     Attributes:
         images: one for each record, ordered by reference and handler.
         blobs: how many.
-        content_bytes: their size.
+        content_bytes: their size; each counts once, however many names its file has.
+        linked_bytes: the part whose files have a name elsewhere too, as in containerd's content folder.
         kept_bytes: the part that records reach.
         other_bytes: the part that no record reaches: leased, or free for the next collection.
         ingests: how many.
@@ -65,6 +73,7 @@ class StoreUsage:
     images: tuple[ImageUsage, ...]
     blobs: int
     content_bytes: int
+    linked_bytes: int
     kept_bytes: int
     other_bytes: int
     ingests: int
@@ -91,13 +100,15 @@ def measure(metadata: MetadataStore, content: ContentStore, root: Path | None) -
     for record, texts in reached:
         blobs = {here[text].digest: here[text].size for text in texts}
         unique = sum(here[text].size for text in texts if owners[text] == 1)
-        images.append(ImageUsage(record, blobs, unique, sum(blobs.values()) - unique))
+        linked = frozenset(here[text].digest for text in texts if here[text].is_linked)
+        images.append(ImageUsage(record, blobs, unique, sum(blobs.values()) - unique, linked))
     ingests = list(content.statuses())
     total, kept = sum(info.size for info in here.values()), sum(here[text].size for text in owners)
     return StoreUsage(
         images=tuple(images),
         blobs=len(here),
         content_bytes=total,
+        linked_bytes=sum(info.size for info in here.values() if info.is_linked),
         kept_bytes=kept,
         other_bytes=total - kept,
         ingests=len(ingests),
@@ -115,7 +126,7 @@ def nothing(root: Path) -> StoreUsage:
     """
     folders = (root.absolute(), *root.absolute().parents)
     disk = disk_of(next(each for each in folders if os.path.isdir(each)))
-    return StoreUsage((), 0, 0, 0, 0, 0, 0, 0, disk)
+    return StoreUsage((), 0, 0, 0, 0, 0, 0, 0, 0, disk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +138,7 @@ class ContentUse:
 
 
 def content_use(content: ContentStore) -> ContentUse:
-    """Add up blobs and ingests, without a look at the records.
+    """Add up blobs and ingests, without a look at the records; a blob counts once, however many names its file has.
 
     Raises:
         StoreError: a folder can't be read.

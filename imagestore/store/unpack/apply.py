@@ -136,6 +136,10 @@ class LayerApplier:
         self._own = PathNode()
         self._current: _CurrentFolder | None = None
 
+    def inherit(self, parts: Parts, metadata: FileMetadata) -> None:
+        """Count a folder that is in the tree already to the layers below; all that it has from them is in it."""
+        self._folders.add(parts).metadata = metadata
+
     def apply(self, stream: LayerStream, *, what: str) -> None:
         """Apply one layer.
 

@@ -6,12 +6,12 @@ usual mounts, nothing of the host writable.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.errors import DocumentError
-from imagestore.store.unpack.entry import MOST_ID
+from imagestore.errors import DocumentError, InvalidInputError
+from imagestore.store.unpack.accounts import process_user
+from imagestore.store.unpack.entry import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 OCI_VERSION: Final = "1.0.2"
 _PATH: Final = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_MAX_ACCOUNTS_BYTES: Final = 1024 * 1024
 _CAPABILITIES: Final = (
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID"),
     *("CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL"),
@@ -32,7 +31,6 @@ _MASKED: Final = (
     *("/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap"),
 )
 _READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
-_ID: Final = re.compile("[0-9]{1,10}")
 _SAFE: Final = ("nosuid", "noexec", "nodev")
 
 
@@ -68,15 +66,16 @@ def runtime_config(image: ImageConfig, tree: Tree, options: BundleOptions, *, wh
         tree: the unpacked image, where names of users are looked up.
 
     Raises:
-        DocumentError: the image starts nothing, or names a user that it doesn't have.
+        DocumentError: the image starts nothing, names a user that it doesn't have, or has what no process can have.
+        InvalidInputError: the options' working directory is relative.
     """
     settings = image.settings
     process: dict[str, Any] = {
         "terminal": False,
-        "user": _user(str(settings.get("User") or ""), tree, what),
+        "user": process_user(settings.get("User") or "", tree, what=what),
         "args": _args(settings, options, what),
-        "env": _env(settings.get("Env") or [], options.env or {}),
-        "cwd": options.cwd or str(settings.get("WorkingDir") or "") or "/",
+        "env": _env(settings.get("Env") or [], options.env or {}, what),
+        "cwd": _cwd(settings, options, what),
         "capabilities": {kind: list(_CAPABILITIES) for kind in ("bounding", "effective", "permitted")},
         "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}],
         "noNewPrivileges": True,
@@ -84,7 +83,7 @@ def runtime_config(image: ImageConfig, tree: Tree, options: BundleOptions, *, wh
     if options.oom_score_adj is not None:
         process["oomScoreAdj"] = options.oom_score_adj
     resources = {"devices": [{"allow": False, "access": "rwm"}], **(options.linux_resources or {})}
-    return {
+    config = {
         "ociVersion": OCI_VERSION,
         "process": process,
         "root": {"path": "rootfs", "readonly": False},
@@ -98,6 +97,9 @@ def runtime_config(image: ImageConfig, tree: Tree, options: BundleOptions, *, wh
             "readonlyPaths": list(_READ_ONLY),
         },
     }
+    for path in _with_nul(config, ""):
+        raise DocumentError(what, [f"would start with a NUL character in {path[1:]}, which the system can't be given"])
+    return config
 
 
 def _args(settings: Mapping[str, Any], options: BundleOptions, what: str) -> list[str]:
@@ -105,47 +107,39 @@ def _args(settings: Mapping[str, Any], options: BundleOptions, what: str) -> lis
     command = list(options.command or settings.get("Entrypoint") or [])
     own = [] if options.command else list(settings.get("Cmd") or [])
     args = command + (own if options.args is None else list(options.args))
-    if not args:
+    if not args or not args[0]:
         raise DocumentError(what, ["has neither entry point nor command; say what to start"])
-    return [str(each) for each in args]
+    return args
 
 
-def _env(given: Sequence[object], more: Mapping[str, str]) -> list[str]:
-    variables = dict(str(each).partition("=")[::2] for each in (_PATH, *given)) | dict(more)
+def _env(given: Sequence[str], more: Mapping[str, str], what: str) -> list[str]:
+    variables = dict(each.partition("=")[::2] for each in (_PATH, *given)) | dict(more)
+    if "" in variables:
+        raise DocumentError(what, [f"has a variable without a name, of the value {shown(variables[''])}"])
     return [f"{name}={value}" for name, value in variables.items()]
 
 
-def _user(text: str, tree: Tree, what: str) -> dict[str, Any]:
-    """``user``, ``uid``, ``user:group``, ``uid:gid`` and mixtures, by the image's own accounts."""
-    name, _, group = text.partition(":")
-    accounts = list(_accounts(tree, "passwd", 7))
-    user = next((each for each in accounts if name and name in (each[0], each[2])), None)
-    if user is None and name and not _is_id(name):
-        raise DocumentError(what, [f"starts as user {name!r}, whom its /etc/passwd doesn't have"])
-    uid = int(user[2]) if user is not None else int(name or 0)
-    groups = list(_accounts(tree, "group", 4))
-    if group:
-        named = next((each for each in groups if group in (each[0], each[2])), None)
-        if named is None and not _is_id(group):
-            raise DocumentError(what, [f"starts as group {group!r}, which its /etc/group doesn't have"])
-        gid = int(named[2]) if named is not None else int(group)
-    else:
-        gid = int(user[3]) if user is not None else 0
-    found: dict[str, Any] = {"uid": uid, "gid": gid}
-    further = [] if user is None else [int(each[2]) for each in groups if user[0] in each[3].split(",")]
-    return found | ({"additionalGids": sorted({gid, *further})} if further else {})
+def _cwd(settings: Mapping[str, Any], options: BundleOptions, what: str) -> str:
+    own = settings.get("WorkingDir") or "/"
+    if options.cwd and not options.cwd.startswith("/"):
+        raise InvalidInputError(f"working directory {shown(options.cwd)}: expected an absolute path")
+    if not own.startswith("/") and not options.cwd:
+        raise DocumentError(what, [f"starts in {shown(own)}; expected an absolute path"])
+    return options.cwd or own
 
 
-def _accounts(tree: Tree, name: str, members: int) -> Iterator[list[str]]:
-    """The lines of /etc/passwd or /etc/group whose numbers can be read."""
-    for line in tree.read(("etc", name), _MAX_ACCOUNTS_BYTES).decode("utf-8", "replace").splitlines():
-        fields = line.split(":")
-        if len(fields) >= members and _is_id(fields[2]) and (name == "group" or _is_id(fields[3])):
-            yield fields
-
-
-def _is_id(text: str) -> bool:
-    return _ID.fullmatch(text) is not None and int(text) <= MOST_ID
+def _with_nul(value: object, path: str) -> Iterator[str]:
+    """Where a document has a NUL character."""
+    if isinstance(value, str):
+        if "\0" in value:
+            yield path
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from _with_nul(name, f"{path}: a name")
+            yield from _with_nul(each, f"{path}.{name}")
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _with_nul(each, f"{path}[{number}]")
 
 
 def _mounts() -> Iterator[dict[str, Any]]:

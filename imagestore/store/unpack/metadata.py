@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import os
+import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from imagestore.store.unpack.entry import XATTR
@@ -52,6 +53,20 @@ class FileMetadata(NamedTuple):
         accessed = _nanoseconds(text) if (text := records.get("atime")) else modified
         xattrs = tuple((name.removeprefix(XATTR), value) for name, value in records.items() if name.startswith(XATTR))
         return cls(entry.uid, entry.gid, entry.mode & 0o7777, (accessed, modified), xattrs)
+
+    @classmethod
+    def found(cls, descriptor: int) -> FileMetadata:
+        """The metadata of an open file or folder, but for what is the host's."""
+        status = os.fstat(descriptor)
+        try:
+            names = [name for name in os.listxattr(descriptor) if not name.startswith(_OF_THE_HOST)]
+        except OSError as error:
+            if error.errno != errno.ENOTSUP:
+                raise
+            names = []
+        xattrs = tuple((name, os.getxattr(descriptor, name)) for name in names)
+        times = (status.st_atime_ns, status.st_mtime_ns)
+        return cls(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode), times, xattrs)
 
 
 @functools.lru_cache(1024)

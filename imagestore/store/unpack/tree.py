@@ -62,13 +62,13 @@ class Tree:
     """The folder and what is made in it; one thread uses it.
 
     Args:
-        path: the folder, which is there.
+        descriptor: the open folder; it stays the caller's.
         what: names the image, or the layer that is applied, in errors; it may be set anew.
     """
 
-    def __init__(self, path: str, *, what: str) -> None:
+    def __init__(self, descriptor: int, *, what: str) -> None:
         self.what = what
-        self._root = Folder(os.open(path, _FOLDER), ())
+        self._root = Folder(os.dup(descriptor), ())
         #: Folders that were used last, by the names that led there.
         self._open: OrderedDict[Parts, Folder] = OrderedDict()
         #: Folders made on the way to a name.

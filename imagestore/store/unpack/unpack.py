@@ -3,49 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
-import shutil
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import (
-    AlreadyExistsError,
     DocumentError,
-    IntegrityError,
-    PreconditionError,
     UnsupportedError,
 )
-from imagestore.registry.events import LayerUnpacked, LayerUnpacking
-from imagestore.store.archive.compressions import plain
 from imagestore.store.unpack.apply import LayerApplier, Unpacked, UnpackLimits
 from imagestore.store.unpack.bundle import runtime_config
-from imagestore.store.unpack.entry import shown
-from imagestore.store.unpack.layer import LayerStream
-from imagestore.store.unpack.metadata import set_mode
+from imagestore.store.unpack.layer_work import LayerUnpacker, close_new, entry_named, refuse_unable
 from imagestore.store.unpack.tree import Tree
-from imagestore.util import files
-from imagestore.util.files import lock_partial, partial_name
+from imagestore.util.failpoint import reach
+from imagestore.util.partial import FOLDER, NEW_FILE, new_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import BinaryIO
-
     from imagestore.content.api import ContentStore
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
     from imagestore.registry.events import Observer
     from imagestore.store.image import Image
     from imagestore.store.unpack.bundle import BundleOptions
     from imagestore.util.cancel import CancelToken
 
-_READ_BYTES: Final = 1024 * 1024
 _CLOSED: Final = 0o700
 _BUNDLE_MODE: Final = 0o755
-#: What files get from the folder above, which isn't the image's (acl(5)).
-_DEFAULT_ACL: Final = "system.posix_acl_default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,57 +71,59 @@ class UnpackWork:
 
         Raises:
             AlreadyExistsError: something is in the folder.
-            InvalidInputError, PreconditionError: the folder can't be made or written; no root without ``is_rootless``.
+            InvalidInputError, PreconditionError: the folder can't be made or written, or another user exchanged it; no
+                root without ``is_rootless``.
             DocumentError, IntegrityError: a layer breaks its rules, or isn't what its diff id says.
             ContentNotFoundError: a layer isn't in the store.
             UnsupportedError: a Windows image.
-            OperationCancelledError: cancelled. In all cases nothing is left.
+            OperationCancelledError: cancelled. In all cases nothing is left but what others have moved away: an empty
+                folder, or all of it with the folder above.
         """
-        path = os.path.abspath(os.fspath(folder))
-        with in_place(path) as partial:
-            unpacked = self.unpack_into(partial, shown_as=path)
-        return UnpackReport(path, unpacked.entries, unpacked.size, tuple(unpacked.left_out), unpacked.left_out_count)
+        path = _absolute(folder)
+        with new_folder(path) as top, entry_named(path):
+            close_new(top)
+            unpacked = self._unpack_into(top)
+        return _report(path, unpacked)
 
     def run_bundle(self, folder: str | os.PathLike[str], options: BundleOptions) -> UnpackReport:
         """Unpack into ``rootfs`` in a new folder, and write ``config.json`` next to it.
 
         Raises:
-            As run(); DocumentError too if the image starts nothing, or names a user that it doesn't have.
+            As run(); InvalidInputError too if the options have what no process can have; DocumentError if the image
+                has, starts nothing, or names a user that it doesn't have.
         """
-        path = os.path.abspath(os.fspath(folder))
-        what = f"image {self.image.reference}"
-        with in_place(path) as partial:
-            rootfs = os.path.join(partial, "rootfs")
-            os.mkdir(rootfs, _CLOSED)
-            unpacked = self.unpack_into(rootfs, shown_as=path)
-            with contextlib.closing(Tree(rootfs, what=what)) as tree:
-                config = runtime_config(self.image.config, tree, options, what=what)
-            document = json.dumps(config, indent=2).encode()
-            files.replace(os.path.join(partial, "config.json"), document, mode=0o600)
-            os.chmod(partial, _BUNDLE_MODE)
-        return UnpackReport(path, unpacked.entries, unpacked.size, tuple(unpacked.left_out), unpacked.left_out_count)
+        path = _absolute(folder)
+        with new_folder(path) as top, entry_named(path), contextlib.ExitStack() as stack:
+            close_new(top)
+            reach("bundle-rootfs")
+            os.mkdir("rootfs", _CLOSED, dir_fd=top)
+            root = os.open("rootfs", FOLDER, dir_fd=top)
+            stack.callback(os.close, root)
+            unpacked = self._unpack_into(root)
+            tree = stack.enter_context(contextlib.closing(Tree(root, what=self._what)))
+            document = json.dumps(runtime_config(self.image.config, tree, options, what=self._what), indent=2)
+            reach("bundle-config")
+            with open("config.json", "xb", opener=lambda name, _: os.open(name, NEW_FILE, 0o600, dir_fd=top)) as file:
+                file.write(document.encode())
+            os.fchmod(top, _BUNDLE_MODE)
+        return _report(path, unpacked)
 
-    def unpack_into(self, path: str, *, shown_as: str) -> Unpacked:
-        """Unpack into an empty folder that is there; the caller removes it when this fails.
+    @property
+    def _what(self) -> str:
+        """Names the image in errors."""
+        return f"image {self.image.reference}"
 
-        Args:
-            path: the folder, which gets the root's mode at the very end.
-            shown_as: its name in errors.
-
-        Raises:
-            As run(), but for the folder's place.
-        """
+    def _unpack_into(self, root: int) -> Unpacked:
+        """Unpack into an empty folder that is open; it gets the image's mode at the very end."""
         self._refuse()
         layers, diff_ids = self.image.layers, self.image.config.diff_ids
         if len(layers) != len(diff_ids):
-            what = f"image {self.image.reference}"
-            raise DocumentError(what, [f"has {len(layers)} layers, and its config has {len(diff_ids)} diff ids"])
-        with contextlib.suppress(OSError):  # most folders have none, and some file systems never
-            os.removexattr(path, _DEFAULT_ACL)
-        with contextlib.closing(Tree(path, what=f"image {self.image.reference}")) as tree, _translated(shown_as):
+            raise DocumentError(self._what, [f"has {len(layers)} layers, and its config has {len(diff_ids)} diff ids"])
+        with contextlib.closing(Tree(root, what=self._what)) as tree:
             applier = LayerApplier(tree, self.limits, is_rootless=self.is_rootless)
+            unpacker = LayerUnpacker(self.content, self.limits, self.observer, self.cancel)
             for layer, diff_id in zip(layers, diff_ids, strict=True):
-                self._apply(layer, diff_id, applier)
+                unpacker.apply(layer, diff_id, applier)
             applier.finish()
         return applier.unpacked
 
@@ -149,102 +133,14 @@ class UnpackWork:
                 f"image {self.image.reference}: layers of Windows are unpacked by Windows itself (hcsshim), not here",
                 hint="pull it for a runtime handler with a Linux guest, or export it",
             )
-        if sys.getfilesystemencoding() != "utf-8":
-            raise PreconditionError(
-                f"names of files are written as {sys.getfilesystemencoding()} here, and layers have UTF-8",
-                hint="set PYTHONUTF8=1, or LC_ALL=C.UTF-8",
-            )
-        if os.geteuid() != 0 and not self.is_rootless:
-            raise PreconditionError(
-                "only root can give files to their owners and make devices",
-                hint="unpack rootless (--rootless): all files are yours then, and devices are left out",
-            )
-
-    def _apply(self, layer: Descriptor, diff_id: Digest, applier: LayerApplier) -> None:
-        what = f"layer {layer.digest}"
-        before = applier.unpacked.entries
-        with self.content.open(layer.digest) as file:
-            pieces = self._bounded(plain(self._pieces(file, layer), what=what), applier.unpacked, what)
-            with LayerStream(pieces, diff_id.algorithm, what=what, cancel=self.cancel) as stream:
-                applier.apply(stream, what=what)
-                found = stream.finish()
-        if found != diff_id:
-            raise IntegrityError(f"{what}: its config says that it unpacks to {diff_id}, but it unpacks to {found}")
-        self.observer(LayerUnpacked(layer, applier.unpacked.entries - before))
-
-    def _bounded(self, pieces: Iterator[bytes], unpacked: Unpacked, what: str) -> Iterator[bytes]:
-        """Bound the pieces: a few compressed bytes may become endless headers, or padding after the last entry."""
-        most = self.limits.plain_bytes
-        for piece in pieces:
-            unpacked.plain += len(piece)
-            if unpacked.plain > most:
-                raise DocumentError(what, [f"unpacks to more than {most} bytes, the limit of this unpacking"])
-            yield piece
-
-    def _pieces(self, file: BinaryIO, layer: Descriptor) -> Iterator[bytes]:
-        done = 0
-        while piece := file.read(_READ_BYTES):
-            yield piece
-            done += len(piece)
-            self.observer(LayerUnpacking(layer, done))
+        refuse_unable(is_rootless=self.is_rootless)
 
 
-@contextlib.contextmanager
-def in_place(path: str) -> Iterator[str]:
-    """A new folder next to its final place; moved there when the block succeeds, else removed.
-
-    Args:
-        path: the final place: not there, or an empty folder.
-
-    Raises:
-        AlreadyExistsError: something is there.
-        InvalidInputError, PreconditionError: the folder can't be made.
-    """
-    try:
-        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path) or os.listdir(path)):
-            raise AlreadyExistsError(f"{path}: expected nothing or an empty folder", hint="name another folder")
-        partial = partial_name(path)
-        os.mkdir(partial, _CLOSED)
-        descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise files.write_refusal(path, error) from error
-    try:
-        lock_partial(descriptor)
-        os.fchmod(descriptor, _CLOSED)
-        yield partial
-        try:
-            os.rename(partial, path)
-        except OSError as error:
-            raise files.write_refusal(path, error) from error
-    except BaseException:
-        _remove(partial, descriptor)
-        raise
-    finally:
-        os.close(descriptor)
+def _absolute(folder: str | os.PathLike[str]) -> str:
+    given = os.fspath(folder)
+    with entry_named(given):  # the current folder may be gone
+        return os.path.abspath(given)
 
 
-def _remove(partial: str, descriptor: int) -> None:
-    """Remove an unfinished tree as far as possible, including folders that their owner may not write."""
-    with contextlib.suppress(OSError):
-        os.fchmod(descriptor, _CLOSED)
-        for _, folders, _, above in os.fwalk(partial):
-            for name in folders:
-                with contextlib.suppress(OSError):  # a link has no mode
-                    set_mode(above, name, _CLOSED)
-    shutil.rmtree(partial, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _translated(path: str) -> Iterator[None]:
-    """Turn the system's errors about the tree into ours, with the entry that they are about."""
-    try:
-        yield
-    except OSError as error:
-        place = f"{path}: entry {shown(os.fsdecode(error.filename))}" if error.filename else path
-        # EINVAL: an owner that this user namespace doesn't have (user_namespaces(7)).
-        if error.errno in (errno.EPERM, errno.EINVAL):
-            raise PreconditionError(
-                f"{place}: the system refuses an owner, a device or an attribute: {error.strerror}",
-                hint="in a container or user namespace unpack rootless (--rootless)",
-            ) from error
-        raise files.write_refusal(place, error) from error
+def _report(path: str, unpacked: Unpacked) -> UnpackReport:
+    return UnpackReport(path, unpacked.entries, unpacked.size, tuple(unpacked.left_out), unpacked.left_out_count)

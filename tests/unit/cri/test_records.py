@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +17,6 @@ from imagestore.cri import records
 from imagestore.cri.image_service import ImageServicer
 from imagestore.cri.model import ImageSpec, ServedImage
 from imagestore.cri.pull_queue import PullQueue
-from imagestore.cri.records import chain_id
 from imagestore.cri.response_cache import image_message
 from imagestore.errors import StoreCorruptError
 from imagestore.metadata.records import ListedImage
@@ -206,10 +204,3 @@ def test_what_lists_show_is_what_records_say(tmp_path: Path) -> None:
         assert metadata.images.find_listed(handler="kata") == [ListedImage.of(kata.record)]
         assert metadata.images.find_listed(image_id=str(app.id)) == [ListedImage.of(app.record)]
         assert metadata.images.find_listed(image_id=str(app.id), handler="kata") == []
-
-
-def test_a_chain_id_covers_every_layer_below() -> None:
-    base, middle, top = (Digest.of(text) for text in (b"base", b"middle", b"top"))
-    two = "sha256:" + hashlib.sha256(f"{base} {middle}".encode()).hexdigest()
-    three = "sha256:" + hashlib.sha256(f"{two} {top}".encode()).hexdigest()
-    assert [chain_id(each) for each in ([], [base], [base, middle], [base, middle, top])] == ["", str(base), two, three]

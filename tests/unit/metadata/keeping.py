@@ -10,6 +10,9 @@ from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 
+#: An id, where a test doesn't ask for it.
+STORE_ID = "0123456789abcdef" * 2
+
 
 def restorable(store: SqliteMetadataStore) -> tuple[list[list[ImageRecord]], int]:
     found = store.journaled()

@@ -28,6 +28,7 @@ from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.metadata.sqlite.summaries import read_summaries
 from tests.support.embedded import database_of
+from tests.unit.metadata.keeping import STORE_ID
 
 
 class Child:
@@ -66,7 +67,7 @@ def test_a_child_forked_in_an_append_does_not_stop_the_journal_from_being_shorte
     monkeypatch.setattr(journal_module, "reach", lambda name: child.fork() if name == "journal-append" else None)
     journal.append([journal_lines.release(1, "lease")])
     monkeypatch.undo()
-    with journal.prepared(1, (), (), ()) as prepared:
+    with journal.prepared(1, STORE_ID, (), (), ()) as prepared:
         assert prepared is not None
         assert journal.exchange(prepared, journal.size())
 
@@ -85,7 +86,7 @@ def test_a_child_forked_in_an_exchange_does_not_hold_up_who_appends(
             time.sleep(0.3)
             child.fork()
 
-    with journal.prepared(1, (), (), ()) as prepared:
+    with journal.prepared(1, STORE_ID, (), (), ()) as prepared:
         assert prepared is not None
         monkeypatch.setattr(journal_module, "reach", reach)
         with contextlib.suppress(OSError):
@@ -100,7 +101,7 @@ def test_a_child_forked_while_a_journal_is_prepared_does_not_lock_the_new_one(
     journal = RecordJournal(tmp_path / "records.jsonl")
     journal.append([journal_lines.release(1, "lease")])
     monkeypatch.setattr(journal_module, "reach", lambda name: child.fork() if name == "journal-sync" else None)
-    with journal.prepared(1, (), (), ()) as prepared:
+    with journal.prepared(1, STORE_ID, (), (), ()) as prepared:
         assert prepared is not None
         assert journal.exchange(prepared, journal.size())
     monkeypatch.undo()

@@ -20,7 +20,7 @@ from imagestore.metadata.sqlite import journal_lines
 from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from tests.support.locks import is_locked
-from tests.unit.metadata.keeping import A, B, C, digest, record, restorable
+from tests.unit.metadata.keeping import STORE_ID, A, B, C, digest, record, restorable
 
 
 def test_the_journal_has_the_last_word_about_each_record(tmp_path: Path, store: SqliteMetadataStore) -> None:
@@ -84,7 +84,7 @@ def test_what_was_never_committed_stays_so_when_the_journal_is_exchanged(
     kept = store.images.put(record(), {})
     journal = RecordJournal(tmp_path / "records.jsonl")
     length = journal.size()
-    with journal.prepared(1, [kept], [], []) as prepared:
+    with journal.prepared(1, STORE_ID, [kept], [], []) as prepared:
         assert prepared is not None
         undone(store, record(root=B))
         assert journal.exchange(prepared, length)
@@ -123,9 +123,9 @@ def test_what_is_journaled_while_a_new_journal_is_written_stays(tmp_path: Path, 
     gone = store.images.put(record("registry.example/b:1", B), {})
     journal = RecordJournal(tmp_path / "records.jsonl")
     length = journal.size()
-    with journal.prepared(2, [kept, gone], [], []) as prepared:
+    with journal.prepared(2, STORE_ID, [kept, gone], [], []) as prepared:
         assert prepared is not None
-        with journal.prepared(2, [kept, gone], [], []) as second:
+        with journal.prepared(2, STORE_ID, [kept, gone], [], []) as second:
             assert second is None, "another process is at it"
         late = store.images.put(record("registry.example/c:1", C), {})
         store.images.remove([(gone.reference, gone.handler)])
@@ -140,7 +140,7 @@ def test_a_new_journal_is_whole_when_it_gets_its_name(tmp_path: Path, store: Sql
     kept = store.images.put(record(), {})
     journal = RecordJournal(tmp_path / "records.jsonl")
     length = journal.size()
-    with journal.prepared(1, [kept], [], []) as prepared:
+    with journal.prepared(1, STORE_ID, [kept], [], []) as prepared:
         assert prepared is not None
         late = store.images.put(record("registry.example/c:1", C), {})
         assert journal.exchange(prepared, length)
@@ -178,7 +178,7 @@ def test_what_a_dead_process_left_of_a_new_journal_is_not_in_the_next(
     journal = RecordJournal(tmp_path / "records.jsonl")
     left = journal_lines.put(1, record("registry.example/left:1", B))
     (tmp_path / "records.jsonl.tmp").write_text(f"\n{left}" * 9)
-    with journal.prepared(1, [kept], [], []) as prepared:
+    with journal.prepared(1, STORE_ID, [kept], [], []) as prepared:
         assert prepared is not None
         assert journal.exchange(prepared, journal.size())
     assert restorable(store) == ([[kept]], 0)
@@ -198,7 +198,7 @@ def test_a_new_journal_that_was_exchanged_before_it_was_locked_is_the_journal_an
         flock(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", other_was_faster)
-    with journal.prepared(1, [], [], []) as prepared:
+    with journal.prepared(1, STORE_ID, [], [], []) as prepared:
         assert prepared is None
     assert restorable(store) == ([[kept]], 0)
 
@@ -216,7 +216,7 @@ def test_a_damaged_record_keeps_a_new_journal_from_being_written(tmp_path: Path,
 def test_a_journal_is_not_exchanged_under_somebody_who_appends(tmp_path: Path, store: SqliteMetadataStore) -> None:
     kept = store.images.put(record(), {})
     journal = RecordJournal(tmp_path / "records.jsonl")
-    with open(journal.path, "ab") as appending, journal.prepared(5, [], [], []) as prepared:
+    with open(journal.path, "ab") as appending, journal.prepared(5, STORE_ID, [], [], []) as prepared:
         fcntl.flock(appending, fcntl.LOCK_SH)
         assert prepared is not None
         assert not journal.exchange(prepared, journal.size())

@@ -86,6 +86,14 @@ class Model:
         self.late = [(left - 1, removals) for left, removals in self.late if left > 0]
 
 
+def test_the_last_id_that_can_be_read_is_the_stores() -> None:
+    ids = ["0" * 32, "1" * 32]
+    lines = [journal_lines.begin(0), *(journal_lines.begin(number, each) for number, each in enumerate(ids))]
+    hostile = [json.dumps({"begin": 1, "store": each}) for each in ("../x", "G" * 32, "2" * 33, 5, None, ["3" * 32])]
+    assert [read(lines[:count]).store_id for count in range(4)] == ["", "", *ids]
+    assert read([*lines, *hostile, journal_lines.begin(1)]).store_id == ids[1]
+
+
 TRANSACTIONS = st.builds(
     Transaction,
     st.lists(st.tuples(st.sampled_from(["x", "y", "z"]), st.sampled_from([A, B, C, D, None])), min_size=1, max_size=3),

@@ -246,6 +246,18 @@ def test_pins_and_times_of_use_outlive_a_new_pull(store: SqliteMetadataStore, cl
     assert not store.images.pin([key], is_pinned=False)[0].is_pinned
 
 
+def test_uses_of_several_images_are_noted_together_and_once_a_minute(store: SqliteMetadataStore, clock: Clock) -> None:
+    names = [f"registry.example/{name}:1" for name in "abc"]
+    for name in names:
+        store.images.put(record(name), {})
+    clock.now += 100
+    store.images.touch(names[0], "runc")
+    first = clock.now
+    clock.now += 30
+    store.images.touch_many([(name, "runc") for name in (*names[:2], "none", names[1])])
+    assert [each.used_at for each in store.images.find()] == [first, clock.now, 0]
+
+
 def test_a_use_after_the_clock_was_set_back_is_noted(store: SqliteMetadataStore, clock: Clock) -> None:
     store.images.put(record(), {})
     clock.now -= 86400

@@ -96,6 +96,17 @@ def version_4(path: Path) -> None:
     db.close()
 
 
+def version_5(path: Path) -> None:
+    """A database as the fifth schema wrote it: a lease names an image, and the store has no id."""
+    version_4(path)
+    db = sqlite3.connect(path, isolation_level=None)
+    for statement in schema.STEPS[4]:
+        db.execute(statement)
+    db.execute("INSERT INTO lease_image VALUES ('l', 'registry.example/a:1', 'runc')")
+    db.execute("PRAGMA user_version = 5")
+    db.close()
+
+
 def tables(path: Path) -> set[tuple[str, str]]:
     """Columns of every table, and the indexes."""
     db = sqlite3.connect(path)
@@ -142,6 +153,30 @@ def test_a_lease_of_version_4_takes_names_of_images(tmp_path: Path) -> None:
         assert (store.leases.content("l"), store.leases.images("l")) == ((Digest.parse(LAYER),), ())
         store.leases.add_image("l", "registry.example/a:1", "runc")
         assert store.leases.images("l") == ("registry.example/a:1",)
+
+
+def test_a_store_of_version_5_gets_an_id_that_stays(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    version_5(path)
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        assert store.leases.leased_records() >= {"registry.example/a:1@runc"}
+        made = store.store_id
+        assert store.journaled().store_id == made
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        assert store.store_id == made
+
+
+def test_an_older_database_in_the_place_of_a_newer_one_changes_no_journal_when_it_is_migrated(tmp_path: Path) -> None:
+    """A rebuild must find there what the newer one had."""
+    path = tmp_path / "metadata.db"
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        store.leases.create("lasting", lifetime_seconds=1e9)
+    without_database = (tmp_path / "records.jsonl").read_bytes()
+    path.unlink()
+    version_5(path)
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        assert "an older database was put in its place" in store.damage()[0]
+    assert (tmp_path / "records.jsonl").read_bytes() == without_database
 
 
 def test_an_older_database_beside_its_journal_is_not_taken_for_one_that_is_gone(tmp_path: Path) -> None:
@@ -299,6 +334,20 @@ def test_an_older_database_on_a_read_only_disk_says_what_it_needs(
     monkeypatch.setattr(location, "is_read_only", lambda _: True)
     with pytest.raises(StoreReadOnlyError, match=f"expected schema version {schema.CURRENT}, found 1") as caught:
         SqliteMetadataStore(tmp_path / "metadata.db")
+    assert "mount it writable" in caught.value.hint
+
+
+def test_a_store_of_the_version_before_ids_is_read_from_a_read_only_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metadata.db"
+    version_5(path)
+    monkeypatch.setattr(location, "is_read_only", lambda _: True)
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        assert [record.reference for record in store.images.find()] == ["registry.example/a:1"]
+        assert store.leases.images("l") == ("registry.example/a:1",)
+        with pytest.raises(StoreReadOnlyError, match="gave stores no id") as caught:
+            _ = store.store_id
     assert "mount it writable" in caught.value.hint
 
 

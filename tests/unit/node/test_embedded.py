@@ -56,6 +56,19 @@ def test_containers_are_those_of_the_embedder(tmp_path: Path) -> None:
         assert EmbeddedImageService(bed.store, containers=lambda: mine).containers() == mine
 
 
+def test_an_image_that_is_noted_as_in_use_is_used_by_a_container(tmp_path: Path) -> None:
+    mine = ContainerImage("c1", "sha256:1")
+    app = build_index(("linux/amd64", "linux/arm64"), seed="app")
+    with node(tmp_path, {APP: app}, host=HOST, text=CONFIG) as bed:
+        native, arm = bed.store.pull(APP), bed.store.pull(APP, runtime_handler="arm")
+        service = EmbeddedImageService(bed.store, containers=lambda: [mine])
+        bed.store.note_in_use([(str(arm.id), "arm")], holder="test")
+        used = [(each.image_id, each.runtime_handler) for each in service.containers()]
+        assert used == [("sha256:1", None), (str(arm.id), "arm")]
+        bed.store.note_in_use([(str(native.id), "")], holder="test")
+        assert [each.image_id for each in service.containers()] == ["sha256:1", str(native.id)]
+
+
 def test_credentials_of_a_pull_are_used_for_it_only(tmp_path: Path) -> None:
     registry = Registry({APP: build_index(("linux/amd64",), seed="app")}, auth=BasicAuth({"robot": "right"}))
     with connect(transport=registry.transport) as client, ImageStore(tmp_path, host=HOST, registry=client) as store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import time
@@ -14,7 +15,7 @@ import pytest
 from imagestore import Digest, Platform
 from imagestore.errors import DocumentError
 from imagestore.oci import media_types
-from imagestore.oci.image_config import ImageConfig
+from imagestore.oci.image_config import ImageConfig, chain_ids
 from imagestore.oci.index import Index
 from imagestore.oci.manifest import Manifest
 from imagestore.store.pull.choice import target_of
@@ -479,3 +480,11 @@ def test_a_config_without_diff_ids_has_none(rootfs: dict[str, Any] | None) -> No
 def test_a_document_of_another_kind_is_named(document: Any, words: str) -> None:
     with pytest.raises(DocumentError, match=words):
         target_of(json.dumps(document).encode(), what="test")
+
+
+def test_chain_ids_cover_every_layer_below() -> None:
+    base, middle, top = (Digest.of(text) for text in (b"base", b"middle", b"top"))
+    two = "sha256:" + hashlib.sha256(f"{base} {middle}".encode()).hexdigest()
+    three = "sha256:" + hashlib.sha256(f"{two} {top}".encode()).hexdigest()
+    assert [str(each) for each in chain_ids([base, middle, top])] == [str(base), two, three]
+    assert chain_ids([]) == ()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import sqlite3
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +13,7 @@ from typing import Final
 import pytest
 
 from imagestore import ImageStore, config, platforms
-from imagestore.store.maintenance.rebuild import rebuild
+from imagestore.store.maintenance.rebuild import rebuild, restore_backup
 from imagestore.testing import RegistryServer, build_image, layer
 
 STORES: Final = Path(__file__).parents[3] / "fixtures" / "stores"
@@ -68,6 +71,30 @@ def test_all_is_there_and_whole(store: ImageStore) -> None:
     report = store.check()
     assert report.faults == ()
     assert (report.records, report.blobs) == (4, 13)
+
+
+def test_it_gets_an_id_that_stays_and_that_a_rebuild_finds(root: Path) -> None:
+    with open_store(root) as store:
+        made = store.id
+    (root / "metadata.db").unlink()
+    rebuild(root)
+    with open_store(root) as store:
+        assert store.id == made
+
+
+def test_a_backup_from_before_ids_does_not_change_the_id_of_the_store_where_it_is_restored(
+    root: Path, tmp_path: Path
+) -> None:
+    """Else what was published under the id would belong to no store."""
+    shutil.copy(root / "metadata.db", tmp_path / "backup.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "backup.db", isolation_level=None)) as backup:
+        backup.execute("INSERT INTO counter VALUES ('copied', 1)")
+    with open_store(root) as store:
+        made = store.id
+        store.remove("registry.example/app:1", runtime_handler="hyperv")
+    restore_backup(root, tmp_path / "backup.db")
+    with open_store(root) as store:
+        assert (store.id, len(list(store.list()))) == (made, 4)
 
 
 def test_each_handler_has_its_manifest(store: ImageStore) -> None:

@@ -212,10 +212,11 @@ def test_a_folder_has_its_name_when_all_of_it_outlasts_a_loss_of_power(
     synced, rename = noted_syncs(monkeypatch), os.rename
     before: set[tuple[str, ...]] = set()
 
-    def noted(old: str | Path, new: str | Path) -> None:
-        if Path(new) == tmp_path / "out":
-            before.update(Path(path).relative_to(old).parts for path in synced if path.startswith(os.fspath(old)))
-        rename(old, new)
+    def noted(old: str, new: str, **folders: int) -> None:
+        if new == "out":
+            partial = str(tmp_path / old)
+            before.update(Path(path).relative_to(partial).parts for path in synced if path.startswith(partial))
+        rename(old, new, **folders)
 
     monkeypatch.setattr(os, "rename", noted)
     here.store.export_images([PYTHON], tmp_path / "out", options=FOLDER)
@@ -390,8 +391,8 @@ def test_an_interrupt_at_the_very_end_stays_an_interrupt(
 ) -> None:
     rename = os.rename
 
-    def interrupted(source: str, target: str) -> None:
-        rename(source, target)
+    def interrupted(source: str, target: str, **folders: int) -> None:
+        rename(source, target, **folders)
         if source.endswith(".partial"):
             raise KeyboardInterrupt
 

@@ -152,7 +152,9 @@ def test_a_folder_that_is_exchanged_for_a_link_leads_nowhere(tmp_path: Path) -> 
     """Somebody with access to the tree exchanges a folder and a link to the outside, as fast as they can."""
     victim = outside(tmp_path)
     (tmp_path / "tree").mkdir()
-    tree = Tree(str(tmp_path / "tree"), what="test")
+    opened = os.open(tmp_path / "tree", os.O_RDONLY)
+    tree = Tree(opened, what="test")
+    os.close(opened)
     is_over = threading.Event()
 
     def exchange() -> None:

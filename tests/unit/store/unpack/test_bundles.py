@@ -13,7 +13,7 @@ import pytest
 
 from imagestore import ImageStore, platforms
 from imagestore.cli.main import main
-from imagestore.errors import DocumentError
+from imagestore.errors import DocumentError, InvalidInputError
 from imagestore.store.unpack.bundle import BundleOptions
 from imagestore.testing import RegistryServer, build_image
 from tests.unit.store.unpack.making import IS_ROOTLESS, REFERENCE, entry, folder, link, made, stored
@@ -61,9 +61,178 @@ def test_a_device_in_the_place_of_accounts_is_not_opened(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("user", ["app", "4294967295", "9" * 5000, "٣", "0:none", "0:4294967296"])
 def test_users_that_are_none_are_refused(tmp_path: Path, user: str) -> None:
-    with pytest.raises(DocumentError, match=r"which its|whom its"):
+    with pytest.raises(DocumentError, match=r"which its|the ids are"):
         bundled(tmp_path, entry("a"), user=user)
     assert not (tmp_path / "bundle").exists()
+
+
+#: Lines of accounts as they are found, and whom "app" is by them, as moby/sys/user reads them.
+LINES = {
+    "seven members": ("app:x:1000:1001:App:/home:/bin/sh", 1001),
+    "six members": ("app:x:1000:1001:App:/home", 1001),
+    "four members": ("app:x:1000:1001", 1001),
+    "nine members": ("app:x:1000:1001:::::", 1001),
+    "no group": ("app:x:1000", 0),
+    "an empty group": ("app:x:1000::::", 0),
+    "no password": ("app::1000:1001", 1001),
+    "blanks around the line": ("\u3000\t app:x:1000:1001 \x85", 1001),
+    "a carriage return": ("app:x:1000:1001:::\r", 1001),
+    "a carriage return behind the group": ("app:x:1000:1001\r", 1001),
+    "zeros and a sign": ("app:x:+001000:0001001", 1001),
+    "what ends a line elsewhere": ("app:x:1000:1001:\x0b\x0c\x1c\x1d\x1e\x85\u2028x:0:0", 1001),
+    "bytes that are no text": ("app:x:1000:1001:\udcff\udcfe", 1001),
+    "a second line": ("app:x:1000:1001\napp:x:0:0", 1001),
+    "a line before it without an id": ("app\napp:x\napp:x:\napp:x:y:0\napp:x:-1:0\n#app:x:0:0\napp:x:1000:1001", 1001),
+    "odd lines around it": ("+::::::\n# x\n\n:\n::::\n" + "x" * 70000 + "\napp:x:1000:1001\n-::", 1001),
+}
+
+
+@pytest.mark.parametrize("user", ["app", "1000", "+1000", "001000"])
+@pytest.mark.parametrize("kind", LINES)
+def test_short_and_odd_lines_of_accounts_are_read_as_by_the_peers(tmp_path: Path, kind: str, user: str) -> None:
+    lines, group = LINES[kind]
+    accounts = entry("etc/passwd", data=lines.encode("utf-8", "surrogateescape"))
+    assert bundled(tmp_path, accounts, user=user) == {"uid": 1000, "gid": group}
+
+
+@pytest.mark.parametrize(
+    "line", ["app", "app:x", "app:x:", "app:x:y:5", "app:x: 1:5", "app:x:4294967295:5", "app:x:-1:5"]
+)
+def test_nobody_becomes_root_because_a_line_has_no_user_id(tmp_path: Path, line: str) -> None:
+    with pytest.raises(DocumentError, match="'app', which its /etc/passwd has no id for"):
+        bundled(tmp_path, entry("etc/passwd", data=line.encode()), user="app")
+
+
+@pytest.mark.parametrize("group", ["y", "-1", "4294967295", " 5", "9" * 5000, "0x0"])
+@pytest.mark.parametrize("user", ["app", "7"])
+def test_nobody_gets_roots_group_because_his_own_can_not_be_read(tmp_path: Path, user: str, group: str) -> None:
+    accounts = entry("etc/passwd", data=f"app:x:7:{group}:::".encode())
+    with pytest.raises(DocumentError, match="whose group"):
+        bundled(tmp_path, accounts, user=user)
+    assert bundled(tmp_path / "other", accounts, user=f"{user}:5") == {"uid": 7, "gid": 5}
+
+
+def test_a_number_is_never_a_name(tmp_path: Path) -> None:
+    accounts = entry("etc/passwd", data=b"1000:x:0:0:::\napp:x:1000:1001:::\n")
+    groups = entry("etc/group", data=b"50:x:0:\nstaff:x:050:\n")
+    assert bundled(tmp_path, accounts, groups, user="1000:50") == {"uid": 1000, "gid": 50}
+
+
+#: Lines of groups, and which "app" is in beside his own.
+GROUPS = {
+    "four members": ("more:x:77:app", [77]),
+    "more members": ("more:x:77:app:x", [77]),
+    "several users": ("more:x:77:x,app,,y", [77]),
+    "nobody": ("more:x:77:\nmore:x:78", []),
+    "another one's": ("more:x:77:apple, app,app ,APP", []),
+    "blanks behind the line": ("more:x:77:x,app \t", [77]),
+    "no id": ("more:x::app\nmore:x:y:app\nmore::app\nmore:x:-0x1:app\nmore:x:4294967295:app", []),
+    "root's group": ("root:x:0:app", [0]),
+    "a comment": ("#more:x:77:app", []),
+    "twice": ("more:x:77:app\nmore:x:77:app\nown:x:1001:app", [77]),
+}
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_further_groups_are_those_that_name_the_user_and_have_an_id(tmp_path: Path, kind: str) -> None:
+    lines, further = GROUPS[kind]
+    accounts = entry("etc/passwd", data=b"app:x:1000:1001:::"), entry("etc/group", data=lines.encode())
+    found = bundled(tmp_path, *accounts, user="app")
+    assert found.get("additionalGids", [1001]) == sorted({1001, *further})
+
+
+def test_an_account_without_a_name_is_in_no_group(tmp_path: Path) -> None:
+    """The list of a group without users has one empty name."""
+    accounts = entry("etc/passwd", data=b":x:1000:1001:::"), entry("etc/group", data=b"root:x:0:\nwheel:x:10:\n")
+    assert bundled(tmp_path, *accounts, user="1000") == {"uid": 1000, "gid": 1001}
+
+
+@pytest.mark.parametrize(("group", "gid"), [("wheel", 10), ("10", 10), ("+10", 10), ("11", 11)])
+def test_a_group_of_the_images_choice_may_have_a_short_line(tmp_path: Path, group: str, gid: int) -> None:
+    groups = entry("etc/group", data=b" wheel:x:10")
+    assert bundled(tmp_path, groups, user=f"7:{group}:ignored") == {"uid": 7, "gid": gid}
+
+
+@pytest.mark.parametrize("line", ["wheel", "wheel:x", "wheel:x:", "wheel:x:y", "wheel:10"])
+def test_a_group_without_an_id_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(DocumentError, match="'wheel', which its /etc/group has no id for"):
+        bundled(tmp_path, entry("etc/group", data=line.encode()), user="7:wheel")
+
+
+@pytest.mark.parametrize("user", ["", "0", "root", ":"])
+def test_root_has_his_further_groups_whether_he_is_named_or_not(tmp_path: Path, user: str) -> None:
+    accounts = entry("etc/passwd", data=b"root:x:0:0:::"), entry("etc/group", data=b"root:x:0:root\nwheel:x:10:root\n")
+    assert bundled(tmp_path, *accounts, user=user) == {"uid": 0, "gid": 0, "additionalGids": [0, 10]}
+
+
+def test_a_link_to_more_than_a_name_can_have_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match="etc/passwd that can't be read: File name too long"):
+        bundled(tmp_path, link("etc/passwd", "x" * 300), user="app")
+
+
+@pytest.mark.skipif(not IS_ROOTLESS, reason="root can read all")
+def test_accounts_in_a_closed_folder_are_told(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match="can't be read: Permission denied"):
+        bundled(tmp_path, folder("etc", mode=0), entry("etc/passwd", data=b"app:x:7:7"), user="app")
+    assert not (tmp_path / "bundle").exists()
+
+
+#: Settings that no process can have, and what is said of them.
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "relative folder": ({"WorkingDir": "app"}, "starts in 'app'; expected an absolute path"),
+    "folder of dots": ({"WorkingDir": "../../proc/self/fd/7"}, "expected an absolute path"),
+    "folder with NUL": ({"WorkingDir": "/a\0b"}, r"NUL character in process\.cwd"),
+    "entry point with NUL": ({"Entrypoint": ["/a\0b"]}, r"NUL character in process\.args\[0\]"),
+    "argument with NUL": ({"Cmd": ["x", "\0"]}, r"NUL character in process\.args\[2\]"),
+    "variable with NUL": ({"Env": ["A=1", "B=\0"]}, r"NUL character in process\.env\[2\]"),
+    "variable's name with NUL": ({"Env": ["A\0=1"]}, r"NUL character in process\.env\[1\]"),
+    "variable without a name": ({"Env": ["=1"]}, "variable without a name"),
+    "null as variable": ({"Env": [None]}, "variable without a name"),
+    "no entry point": ({"Entrypoint": [None]}, "neither entry point nor command"),
+    "user with NUL": ({"User": "app\0"}, "no id for"),
+    "group with NUL": ({"User": "0:0\0"}, "no id for"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_no_process_can_have_is_refused(tmp_path: Path, kind: str) -> None:
+    given, text = REFUSED[kind]
+    with (
+        stored(tmp_path, made(entry("a")), config={"config": {"Entrypoint": ["/app"], **given}}) as store,
+        pytest.raises(DocumentError, match=text),
+    ):
+        store.unpack(REFERENCE, tmp_path / "bundle", bundle=BundleOptions(), is_rootless=IS_ROOTLESS)
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        BundleOptions(cwd="app"),
+        BundleOptions(cwd="/a\0"),
+        BundleOptions(command=("\0",)),
+        BundleOptions(args=("\0",)),
+        BundleOptions(env={"A": "\0"}),
+        BundleOptions(env={"": "x"}),
+        BundleOptions(name="a\0"),
+        BundleOptions(cgroups_path="/a\0"),
+        BundleOptions(linux_resources={"unified": {"cpu.max\0": "1"}}),
+    ],
+)
+def test_options_that_no_process_can_have_are_refused(tmp_path: Path, options: BundleOptions) -> None:
+    with (
+        stored(tmp_path, made(entry("a")), config={"config": {"Entrypoint": ["/app"]}}) as store,
+        pytest.raises((DocumentError, InvalidInputError)),
+    ):
+        store.unpack(REFERENCE, tmp_path / "bundle", bundle=options, is_rootless=IS_ROOTLESS)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_relative_folder_of_the_image_counts_only_where_no_other_is_given(tmp_path: Path) -> None:
+    with stored(tmp_path, made(entry("a")), config={"config": {"Cmd": ["/a"], "WorkingDir": "app"}}) as store:
+        options = BundleOptions(cwd="/srv")
+        store.unpack(REFERENCE, tmp_path / "bundle", bundle=options, is_rootless=IS_ROOTLESS)
+    assert json.loads((tmp_path / "bundle/config.json").read_text())["process"]["cwd"] == "/srv"
 
 
 def test_commands_say_why_windows_is_refused_and_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,65 +1,14 @@
-"""Endpoints and crictl's settings: what is read, what is refused."""
+"""crictl's settings: what is read, what is refused."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from imagestore.cri import crictl
 from imagestore.cri.crictl import CrictlSettings
-from imagestore.cri.endpoint import Endpoint
-from imagestore.errors import ConfigError, InvalidInputError
-
-SOCKET = "/run/containerd/containerd.sock"
-
-
-@pytest.mark.parametrize(
-    "text", [SOCKET, f"unix://{SOCKET}", f"unix:{SOCKET}", f"UNIX://{SOCKET}", f"  unix://{SOCKET}\n"]
-)
-def test_a_sockets_path_is_read_with_and_without_its_scheme(text: str) -> None:
-    assert Endpoint.parse(text) == Endpoint(SOCKET)
-    assert Endpoint.parse(text).text == f"unix://{SOCKET}"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "absolute path"),
-        ("unix://", "absolute path"),
-        ("unix:///", "absolute path"),
-        ("run/x.sock", "absolute path"),
-        ("unix://run/x.sock", "absolute path"),
-        ("tcp://127.0.0.1:3735", "over tcp has no authentication"),
-        ("npipe://./pipe/containerd-containerd", "'npipe'"),
-        ("http://x", "'http'"),
-        ("unix-abstract:x", "'unix-abstract'"),
-        ("/run/a\nb", "control characters"),
-        ("unix:///a\0b", "control characters"),
-        ("/run/\udcff.sock", "UTF-8"),
-        ("unix:///" + "x" * 107, "at most 107 bytes"),
-        ("unix:///" + "\u00e9" * 60, "at most 107 bytes"),
-    ],
-)
-def test_every_other_endpoint_is_refused_with_a_hint(text: str, message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message) as caught:
-        Endpoint.parse(text)
-    assert caught.value.hint
-
-
-def test_the_longest_path_of_a_socket_is_still_one() -> None:
-    assert len(Endpoint.parse(f"/{'x' * 106}").path) == 107
-
-
-@given(st.text(max_size=200))
-def test_any_text_is_an_endpoint_or_refused(text: str) -> None:
-    try:
-        endpoint = Endpoint.parse(text)
-    except InvalidInputError:
-        return
-    assert Endpoint.parse(endpoint.text) == endpoint
+from imagestore.errors import ConfigError
 
 
 def test_crictls_file_is_read_with_comments_and_quotes(tmp_path: Path) -> None:

@@ -1,16 +1,18 @@
-"""Endpoints of CRI clients and servers: ``unix:///absolute/path``, or (deprecated) the bare path.
+"""Endpoints of gRPC services on a machine: ``unix:///absolute/path``, or (deprecated) the bare path.
 
-Rules (kubelet): ``unix://`` is prepended to a bare path. ``tcp`` is recognized, but no CRI client dials it, since CRI
-has neither encryption nor authentication. Every other scheme is an error.
+Rules (kubelet): ``unix://`` is prepended to a bare path. ``tcp`` is recognized, but no client dials it, since CRI
+and containerd have neither encryption nor authentication there. Every other scheme is an error.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import InvalidInputError
+from imagestore.errors import InvalidInputError, PreconditionError, ServiceUnavailableError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -33,7 +35,7 @@ def split_scheme(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a CRI server listens.
+    """Where a gRPC server listens on this machine.
 
     Attributes:
         path: of the socket, absolute.
@@ -54,7 +56,7 @@ class Endpoint:
         scheme, path = split_scheme(text.strip())
         if scheme == "tcp":
             raise InvalidInputError(
-                f"endpoint {text!r}: expected a unix socket; CRI over tcp has no authentication",
+                f"endpoint {text!r}: expected a unix socket; a service over tcp has no authentication",
                 hint=_HINT,
             )
         if scheme not in ("", "unix"):
@@ -76,5 +78,37 @@ class Endpoint:
 
     @property
     def text(self) -> str:
-        """With its scheme, as other CRI clients expect it."""
+        """With its scheme, as other clients expect it."""
         return f"unix://{self.path}"
+
+    def check_socket(self) -> None:
+        """See whether a server of root's or of this user can be there; it isn't called.
+
+        Raises:
+            ServiceUnavailableError: there is nothing, or this user can't reach it.
+            InvalidInputError: it is no socket.
+            PreconditionError: the socket belongs to another user.
+        """
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            raise ServiceUnavailableError(
+                f"endpoint {self.text}: expected a socket: {error.strerror}",
+                hint="is the server running, and may this user open its socket?",
+            ) from error
+        if not stat.S_ISSOCK(found.st_mode):
+            raise InvalidInputError(
+                f"endpoint {self.text}: expected a socket, it is {_kind(found.st_mode)}", hint=_HINT
+            )
+        user = os.geteuid()
+        if found.st_uid not in (0, user):
+            raise PreconditionError(
+                f"endpoint {self.text}: expected a socket of root or of user {user}, user {found.st_uid} owns it",
+                hint="its owner can read and answer what is sent there; name the socket of the real server",
+            )
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return "a regular file" if stat.S_ISREG(mode) else "a device or a pipe"

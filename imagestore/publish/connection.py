@@ -1,0 +1,131 @@
+"""One connection to containerd: what it is, whose records it has, and the way by which content comes into it.
+
+All of this is found out again whenever the connection was lost, since another containerd, or the same one with another
+configuration, may answer afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import PreconditionError
+from imagestore.publish import content_writes, leases
+from imagestore.publish.content_folder import ContentFolder
+from imagestore.publish.model import ContentWay
+from imagestore.publish.publication import LAYERS_AT_ONCE
+from imagestore.publish.unpacked import UnpackedImages
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from imagestore.content.api import ContentStore
+    from imagestore.publish.containerd import Containerd
+    from imagestore.publish.containerd_values import Plugins
+    from imagestore.publish.wanted import Owner
+    from imagestore.store.image_store import ImageStore
+
+log = logging.getLogger(__name__)
+
+CONTENT_MODES: Final = ("auto", "link", "copy")
+_PROBE_SECONDS: Final = 600.0
+_ORDER: Final = (ContentWay.LINKED, ContentWay.OWN_FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A containerd that answered.
+
+    Attributes:
+        version: containerd's.
+        plugins: what it has loaded.
+        folder: its content folder; None where files placed there don't count.
+        way: how layers come into it.
+        way_reason: why not by a cheaper way; empty for the cheapest.
+        unpacked: which images are unpacked.
+        slots: for layers that are brought or unpacked at a time, of all images together.
+    """
+
+    version: str
+    plugins: Plugins
+    folder: ContentFolder | None
+    way: ContentWay
+    way_reason: str
+    unpacked: UnpackedImages
+    slots: threading.BoundedSemaphore
+
+
+def connect(
+    client: Containerd,
+    store: ImageStore,
+    owner: Owner,
+    *,
+    mode: str,
+    takes_over: bool,
+    held_leases: Collection[str],
+) -> Connection:
+    """Ask containerd what it is, try how content comes into it, and clear what a killed publisher left.
+
+    Only the store's one publisher may call this.
+
+    Args:
+        client: of containerd.
+        store: whose images are published.
+        owner: whose records they are.
+        mode: one of CONTENT_MODES.
+        takes_over: records that a store of this id made on another machine count as this store's.
+        held_leases: ids of leases that running work of this process holds.
+
+    Raises:
+        ServiceUnavailableError: containerd can't be reached.
+        UnsupportedError: it lacks a service that is needed.
+        PreconditionError: it has records of a store with this id from another machine.
+    """
+    version, plugins = client.version(), client.plugins()
+    _refuse_other_machines(client, owner, takes_over=takes_over)
+    folder, way, reason = find_way(client, store.content, plugins, owner.store_id, mode)
+    left = leases.end_left(client, owner.store_id, lambda lease: lease in held_leases)
+    if left:
+        log.info("leases of an earlier publisher ended", extra={"leases": len(left)})
+    log.info("containerd connected", extra={"version": version, "way": way.value, "reason": reason})
+    slots = threading.BoundedSemaphore(LAYERS_AT_ONCE)
+    return Connection(version, plugins, folder, way, reason, UnpackedImages(client), slots)
+
+
+def find_way(
+    client: Containerd, content: ContentStore, plugins: Plugins, store_id: str, mode: str
+) -> tuple[ContentFolder | None, ContentWay, str]:
+    """Try the ways by which layers may come, the cheapest first: the one that works, and why not a cheaper one."""
+    if plugins.content_root is None:
+        return None, ContentWay.SENT, "containerd doesn't say where its content is"
+    reasons: list[str] = []
+    lease = f"{leases.begin_of_ids(store_id)}probe-{secrets.token_hex(8)}"
+    client.create_lease(lease, time.time() + _PROBE_SECONDS)
+    try:
+        for way in _ORDER if mode != "copy" else _ORDER[1:]:
+            folder = ContentFolder(plugins.content_root, way, store_id)
+            reason = folder.probe(
+                content.scratch,
+                lambda digest, size: content_writes.offset_of(client, lease, digest, size, lease) == size,
+            )
+            if not reason:
+                folder.clear()
+                return folder, way, "; ".join(reasons)
+            reasons.append(f"{way.value}: {reason}")
+    finally:
+        client.delete_lease(lease, is_synced=False)
+    return None, ContentWay.SENT, "; ".join(reasons)
+
+
+def _refuse_other_machines(client: Containerd, owner: Owner, *, takes_over: bool) -> None:
+    found = [image.name for image in client.images() if image.is_from_elsewhere(owner)]
+    if found and not takes_over:
+        raise PreconditionError(
+            f"containerd {client.address} has {len(found)} image records, such as {found[0]}, that a store with this"
+            " store's id published on another machine",
+            hint="a copied or restored store brings its id along; if this is the only one left, use --take-over",
+        )

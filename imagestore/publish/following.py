@@ -1,0 +1,198 @@
+"""Letting a publisher follow its store and its containerd, in two threads of its own.
+
+What begins a reconciliation: the store's change number, which any process's change of a record moves; containerd's
+events about images; the (re)connection of the event stream; a timer; an image whose next try is due. The stream is
+opened before the first look at containerd's records, so that no change between the two is missed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ImageStoreError, OperationCancelledError, ServiceUnavailableError
+from imagestore.publish.in_use import note_images_in_use
+from imagestore.util.cancel import CancelToken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from imagestore.publish.publisher import Publisher
+    from imagestore.store.image_store import ImageStore
+
+log = logging.getLogger(__name__)
+
+#: Between two looks at the store's change number.
+LOOK_SECONDS: Final = 0.25
+#: After a lost connection, doubled up to the second.
+_FIRST_WAIT_SECONDS: Final = 0.1
+_LAST_WAIT_SECONDS: Final = 5.0
+#: containerd's events are of all namespaces; the namespace is judged here.
+#: A stream of events doesn't say when it begins, so what containerd has is looked at once more after this.
+_SECOND_LOOK_SECONDS: Final = 1.0
+_IMAGES: Final = 'topic~="^/images/"'
+_CONTAINERS: Final = 'topic=="/containers/create"'
+
+
+class PublishFollower:
+    """Keeps a publisher's containerd as its store wants it, until it is closed.
+
+    Args:
+        publisher: to follow; the caller closes it afterwards.
+        lend: gives the store of the moment.
+        repair_seconds: between two complete comparisons.
+        heard: called, from another thread, after each connection, loss of connection, and reconciliation.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        lend: Callable[[], AbstractContextManager[ImageStore]],
+        *,
+        repair_seconds: float,
+        heard: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._publisher = publisher
+        self._lend = lend
+        self._repair_seconds = repair_seconds
+        self._heard = heard
+        self._cancel = CancelToken()
+        self._wake = threading.Event()
+        self._images_changed = threading.Event()
+        self._containers_changed = threading.Event()
+        #: Set while the stream of events stands.
+        self._listening = threading.Event()
+        #: Why containerd can't be used; empty while it can.
+        self.reason = "not connected yet"
+        self.reconciles = 0
+        self._threads = [
+            threading.Thread(target=self._listen, name="publish-events", daemon=True),
+            threading.Thread(target=self._follow, name="publish-follow", daemon=True),
+        ]
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether containerd answers, and its events are heard."""
+        return not self.reason and self._listening.is_set()
+
+    def start(self) -> None:
+        """Begin; returns at once, whether containerd runs or not."""
+        for thread in self._threads:
+            thread.start()
+
+    def reload(self) -> None:
+        """The store's configuration changed: compare everything."""
+        self._publisher.disconnected()
+        self._wake.set()
+
+    def close(self) -> None:
+        """End both threads; what they began is the publisher's."""
+        self._cancel.cancel("the publisher was closed")
+        self._wake.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _listen(self) -> None:
+        """Hear containerd's events; a stream that ends is opened again."""
+        wait = _FIRST_WAIT_SECONDS
+        while not self._cancel.is_cancelled:
+            try:
+                self._publisher.client.version()
+                for topic, namespace in self._publisher.client.events([_IMAGES, _CONTAINERS], self._cancel):
+                    wait = _FIRST_WAIT_SECONDS
+                    self._take(topic, namespace)
+            except OperationCancelledError:
+                break
+            except ImageStoreError as error:
+                self._lost(str(error))
+            else:
+                self._lost("containerd ended the stream of events")
+            if self._stopped_within(wait):
+                break
+            wait = min(wait * 2, _LAST_WAIT_SECONDS)
+        self._listening.clear()
+
+    def _take(self, topic: str, namespace: str) -> None:
+        if not topic:
+            self._listening.set()
+        elif namespace != self._publisher.client.namespace:
+            return
+        elif topic.startswith("/images/"):
+            self._images_changed.set()
+        else:
+            self._containers_changed.set()
+        self._wake.set()
+
+    def _lost(self, reason: str) -> None:
+        self._listening.clear()
+        if self.reason != reason:
+            log.warning("containerd is away", extra={"reason": reason})
+        self.reason = reason
+        self._publisher.disconnected()
+        self._heard()
+
+    def _follow(self) -> None:
+        number: int | None = None
+        full_at, second_at = 0.0, None
+        while not self._cancel.is_cancelled:
+            self._wake.wait(LOOK_SECONDS)
+            self._wake.clear()
+            if not self._listening.is_set():
+                full_at = 0.0  # after a connection everything is compared
+                continue
+            now = self._number()
+            is_full = time.monotonic() >= full_at or self._publisher.known_connection is None
+            is_second = second_at is not None and time.monotonic() >= second_at
+            has_changed = self._images_changed.is_set() or now != number or now is None or is_second
+            try:
+                if is_full or has_changed:
+                    self._images_changed.clear()
+                    self._publisher.begin_reconcile(is_full=is_full)
+                    self.reconciles += 1
+                    number = now
+                if is_full or self._containers_changed.is_set():
+                    self._containers_changed.clear()
+                    with self._lend() as store:
+                        note_images_in_use(self._publisher.client, store)
+                for image_id in self._publisher.states.due():
+                    self._publisher.begin(image_id)
+            except OperationCancelledError:
+                return
+            except ImageStoreError as error:
+                self._failed(error)
+                full_at = 0.0
+                if self._stopped_within(_LAST_WAIT_SECONDS if not isinstance(error, ServiceUnavailableError) else 1.0):
+                    return
+                continue
+            if is_second:
+                second_at = None
+            if is_full:
+                if not full_at:
+                    second_at = time.monotonic() + _SECOND_LOOK_SECONDS
+                full_at = time.monotonic() + self._repair_seconds
+            if self.reason:
+                self.reason = ""
+                log.info("containerd is followed", extra={"address": self._publisher.client.address})
+            self._heard()
+
+    def _failed(self, error: ImageStoreError) -> None:
+        if self.reason != str(error):
+            log.error("can't publish", extra={"error": str(error), "hint": error.hint})
+        self.reason = str(error)
+        self._publisher.disconnected()
+        self._heard()
+
+    def _number(self) -> int | None:
+        with self._lend() as store:
+            return store.metadata.generation()
+
+    def _stopped_within(self, seconds: float) -> bool:
+        """Wait; returns whether the follower was closed."""
+        try:
+            self._cancel.wait(seconds)
+        except OperationCancelledError:
+            return True
+        return False

@@ -1,0 +1,99 @@
+"""The lease of one image that is being published: containerd keeps what the work brought until its records are made.
+
+Its id is fixed by the store and the image, so that a repeated publish, in this process or a later one, goes on with
+what an earlier one left. containerd's leases can't be extended (the service has no Update): one that is half run down
+is replaced by another, which first takes over what it holds.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import AlreadyExistsError
+from imagestore.util.failpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagestore.publish.containerd import Containerd
+
+log = logging.getLogger(__name__)
+
+#: As containerd's own client gives its temporary leases.
+LIFETIME_SECONDS: Final = 24 * 3600.0
+_HASH_CHARACTERS: Final = 32
+_PREFIX: Final = "imagestore"
+
+
+def begin_of_ids(store_id: str) -> str:
+    """What the ids of all leases of a store begin with."""
+    return f"{_PREFIX}-{store_id}-"
+
+
+def lease_id(store_id: str, image_id: str) -> str:
+    """The id of an image's lease; a replacement's has ``-`` and a number behind it."""
+    return begin_of_ids(store_id) + hashlib.sha256(image_id.encode()).hexdigest()[:_HASH_CHARACTERS]
+
+
+def acquire(client: Containerd, store_id: str, image_id: str, clock: Callable[[], float]) -> str:
+    """Make the lease of an image, or take over the one that an earlier publish left; returns its id."""
+    wanted = lease_id(store_id, image_id)
+    ends_at = clock() + LIFETIME_SECONDS
+    try:
+        client.create_lease(wanted, ends_at)
+    except AlreadyExistsError:
+        return _taken_over(client, wanted, clock)
+    reach("publish-lease")
+    return wanted
+
+
+def _taken_over(client: Containerd, wanted: str, clock: Callable[[], float]) -> str:
+    """The newest lease of an image; replaced when half of its time is over."""
+    left = {each: ends for each, ends in client.leases().items() if _number(each, wanted) is not None}
+    ordered = sorted(left, key=lambda each: _number(each, wanted) or 0)
+    if not ordered:  # it ended between the two calls
+        client.create_lease(wanted, clock() + LIFETIME_SECONDS)
+        return wanted
+    newest = ordered[-1]
+    if len(ordered) == 1 and _seconds(left[newest]) - clock() > LIFETIME_SECONDS / 2:
+        return newest
+    replacement = f"{wanted}-{(_number(newest, wanted) or 1) + 1}"
+    client.create_lease(replacement, clock() + LIFETIME_SECONDS)
+    for each in ordered:
+        for kind, name in client.lease_resources(each):
+            client.add_resource(replacement, kind, name)
+    for each in ordered:
+        # Not synced: nothing is to be collected now.
+        client.delete_lease(each, is_synced=False)
+    log.info("lease replaced", extra={"lease": replacement, "replaced": ordered})
+    return replacement
+
+
+def end_left(client: Containerd, store_id: str, held: Callable[[str], bool]) -> list[str]:
+    """End the leases of this store that no running work holds, as after a kill; returns their ids.
+
+    Only the store's one publisher may call this.
+    """
+    ended = [each for each in client.leases() if each.startswith(begin_of_ids(store_id)) and not held(each)]
+    for number, each in enumerate(ended, 1):
+        client.delete_lease(each, is_synced=number == len(ended))
+    return ended
+
+
+def _number(lease: str, wanted: str) -> int | None:
+    """1 for an image's own lease, the number of a replacement, None for others."""
+    if lease == wanted:
+        return 1
+    rest = lease.removeprefix(f"{wanted}-")
+    return int(rest) if rest != lease and rest.isascii() and rest.isdecimal() else None
+
+
+def _seconds(text: str) -> float:
+    """A lease's end in seconds since 1970; 0 if it can't be read."""
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,372 @@
+"""The publisher: a controller that makes a store's images runnable in one containerd.
+
+*Wanted* are the store's records, *actual* are containerd's records with this store's labels. Whatever the state is,
+each reconciliation brings the second nearer to the first. A server lets it follow both (following); a program may call
+it once. One publisher for each store and containerd at a time: it holds a lock in the store's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import (
+    ImageNotFoundError,
+    ImageStoreError,
+    IntegrityError,
+    InvalidInputError,
+    NotFoundError,
+    PreconditionError,
+    PublishError,
+    ServiceUnavailableError,
+)
+from imagestore.publish.blobs import BlobBringer
+from imagestore.publish.connection import CONTENT_MODES, Connection, connect
+from imagestore.publish.containerd import Containerd
+from imagestore.publish.image_records import RecordKeeper
+from imagestore.publish.image_states import ImageStates, PublishTotals
+from imagestore.publish.owner_lock import OwnerLock
+from imagestore.publish.publication import (
+    NotRunnableError,
+    Publication,
+    PublishContext,
+    relink_layers,
+    repair_image,
+)
+from imagestore.publish.pull_delivery import Deliveries
+from imagestore.publish.reconciling import RunningReconcile, results
+from imagestore.publish.wanted import Owner
+from imagestore.util.cancel import CancelToken
+from imagestore.util.machine import machine_mark
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Iterator, Set
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+    from typing import Self
+
+    from imagestore.oci.digest import Digest
+    from imagestore.publish.image_states import Entry
+    from imagestore.publish.model import ContentWay, ReconcileReport
+    from imagestore.publish.wanted import WantedImage
+    from imagestore.registry.events import Observer
+    from imagestore.store.image_store import ImageStore
+
+log = logging.getLogger(__name__)
+
+NAMESPACE: Final = "k8s.io"
+#: Images that are published at a time.
+PUBLISHES_AT_ONCE: Final = 8
+
+
+class Publisher:
+    """Publishes the images of a store into one containerd; thread-safe.
+
+    Nothing is done until a method is called; containerd need not run before that.
+
+    Args:
+        store: an embedded one. A server that replaces its store gives ``lend``, too.
+        address: of containerd's socket, ``unix:///absolute/path``.
+        namespace: containerd's; its CRI plugin looks only into ``k8s.io``.
+        content: ``auto`` (layers are linked, or written as files, or sent, and not kept), ``link`` or ``copy`` (kept).
+        takes_over: records that a store of this id made on another machine count as this store's.
+        lend: gives the store of the moment, and keeps it open for a block.
+        clock: seconds since 1970.
+
+    Raises:
+        InvalidInputError: the address, the namespace or the content mode can't be used.
+        PreconditionError: the store is shared by machines; its records aren't one node's.
+    """
+
+    def __init__(
+        self,
+        store: ImageStore,
+        address: str,
+        *,
+        namespace: str = NAMESPACE,
+        content: str = "auto",
+        takes_over: bool = False,
+        lend: Callable[[], AbstractContextManager[ImageStore]] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if content not in CONTENT_MODES:
+            raise InvalidInputError(f"content {content!r}: expected one of {', '.join(CONTENT_MODES)}")
+        if store.is_shared:
+            raise PreconditionError(
+                f"{store.name}: a store that machines share can't be published: its records aren't one node's",
+                hint="give the node a store of its own",
+            )
+        self._lend = lend or (lambda: contextlib.nullcontext(store))
+        self._mode = content
+        self._takes_over = takes_over
+        self._clock = clock
+        self._cancel = CancelToken()
+        self.client = Containerd(address, namespace=namespace, cancel=self._cancel)
+        self.owner = Owner(store.id, machine_mark("publish"))
+        self.states = ImageStates(clock)
+        self.totals = PublishTotals()
+        self._lock = OwnerLock(store.root, f"{self.client.address} {namespace}")
+        self._connecting = threading.Lock()
+        self._connection: Connection | None = None
+        self.records = RecordKeeper(self.client, self.owner, self._lend)
+        self._executor = ThreadPoolExecutor(PUBLISHES_AT_ONCE, thread_name_prefix="publish")
+        self._deliveries = Deliveries(self.states, self._cancel)
+
+    # Once, for programs.
+
+    def reconcile(self, *, cancel: CancelToken | None = None) -> ReconcileReport:
+        """Publish what is wanted and isn't published, take away what isn't wanted, and wait until it is done.
+
+        Raises:
+            ServiceUnavailableError: containerd can't be reached.
+            StoreBusyError: another process publishes this store into this containerd.
+            OperationCancelledError: cancelled; what has begun goes on until the publisher is closed.
+        """
+        return self.begin_reconcile(is_full=True).finish(cancel or CancelToken())
+
+    def publish(self, name: str, *, runtime_handler: str | None = None, cancel: CancelToken | None = None) -> str:
+        """Publish one image of the store, named as for ImageStore.get(), and wait for it; returns its id.
+
+        Raises:
+            ImageNotFoundError: the store doesn't have it.
+            PublishError: it failed; says why.
+        """
+        with self._lend() as store:
+            image_id = str(store.get(name, runtime_handler=runtime_handler).id)
+        results([self.begin(image_id)], cancel or CancelToken())[0].result()
+        return image_id
+
+    def unpublish(self, image_ids: Set[str]) -> tuple[str, ...]:
+        """Take this store's records of images away from containerd, with what only they keep; returns their names.
+
+        A publisher that follows the store would bring them back while the store has the images.
+        """
+        with self._lend() as store:
+            self.connection(store)
+            names = {
+                name for key, image in self.records.wanted(store).items() if key in image_ids for name in image.names
+            }
+        return self.records.delete([image.name for image in self.records.own() if image.name in names])
+
+    def unpublish_all(self) -> tuple[str, ...]:
+        """Take all of this store's records away from containerd, as before imagestore is uninstalled."""
+        with self._lend() as store:
+            self.connection(store)
+        return self.records.delete([image.name for image in self.records.own()])
+
+    # For a server.
+
+    def ensure(self, image_id: Digest) -> Future[None]:
+        """Make an image runnable; done at once if containerd is known to have it as it is wanted.
+
+        Calls for one image share the work, which goes on when the caller leaves. It fails with PublishError.
+        """
+        entry = self.states.find(str(image_id))
+        if entry is not None and entry.checked_at is not None and self._connection is not None:
+            with self._lend() as store:
+                if entry.checked_at == store.metadata.generation():
+                    done: Future[None] = Future()
+                    done.set_result(None)
+                    return done
+        return self.begin(str(image_id))
+
+    def removed(self) -> Future[None]:
+        """Records were removed from the store: take away what isn't wanted any more, if containerd can be reached.
+
+        What can't be done now, the next reconciliation does.
+        """
+        return self._executor.submit(self._follow_removal)
+
+    @contextlib.contextmanager
+    def pulling(self, runtime_handler: str, observer: Observer) -> Iterator[Observer]:
+        """Around a pull: gives the observer to pull with, by which layers come into containerd while it goes on.
+
+        If the pull fails, what was begun is ended; else the next publish of the image goes on with it. While containerd
+        is away, nothing is begun.
+        """
+        connection = self._connection
+        if connection is None:
+            yield observer
+            return
+        with self._lend() as store:
+            context, snapshotters = self.context(store, connection), store.config.snapshotters(runtime_handler)
+            with self._deliveries.of_pull(context, snapshotters, observer) as delivery:
+                yield delivery
+
+    def begin(self, image_id: str) -> Future[None]:
+        """Publish an image id in another thread, or join the publish that runs."""
+        return self.states.join(image_id, lambda: self._executor.submit(self._publish, image_id))
+
+    def begin_reconcile(self, *, is_full: bool) -> RunningReconcile:
+        """As reconcile(), without waiting for the publishes that it begins.
+
+        Args:
+            is_full: ask also which images the CRI plugin knows and which layers are unpacked; one call more for each
+                snapshotter, and one for CRI.
+        """
+        with self._lend() as store:
+            connection = self.connection(store)
+            number, wanted = store.metadata.generation(), self.records.wanted(store)
+            unready: set[str] = set()
+            if is_full:
+                known = [each for each in wanted.values() if self.states.entry(each.image_id).can_run]
+                unready = connection.unpacked.unready(store.content, known)
+                if self._mode == "link":
+                    relink_layers(self.context(store, connection), wanted.values())
+            found = self.records.compare(wanted)
+            removed = self.records.remove(store, number, found)
+        self.states.keep(wanted)
+        unmet = unready.union(found.to_publish)
+        self.states.unmet(unmet)
+        for image_id in wanted.keys() - unmet:
+            self.states.met(image_id, number)
+        return RunningReconcile(self.states, {key: self.begin(key) for key in sorted(unmet)}, len(wanted), removed)
+
+    def connection(self, store: ImageStore) -> Connection:
+        """What is known of containerd; connects if nothing is.
+
+        Raises:
+            ServiceUnavailableError, UnsupportedError, PreconditionError: containerd can't be used.
+            StoreBusyError: another process publishes this store into this containerd.
+        """
+        with self._connecting:
+            if self._connection is None:
+                self._lock.acquire()
+                self._connection = connect(
+                    self.client,
+                    store,
+                    self.owner,
+                    mode=self._mode,
+                    takes_over=self._takes_over,
+                    held_leases=self.states.leases_held(),
+                )
+            return self._connection
+
+    def disconnected(self) -> None:
+        """The connection was lost: another containerd may answer the next time."""
+        with self._connecting:
+            self._connection = None
+        self.states.unknown()
+
+    @property
+    def known_connection(self) -> Connection | None:
+        """What is known of containerd, without asking it."""
+        return self._connection
+
+    def context(self, store: ImageStore, connection: Connection) -> PublishContext:
+        """For publishing images of a store."""
+        return PublishContext(
+            client=self.client,
+            content=store.content,
+            bringer=BlobBringer(
+                self.client, store.content, connection.folder, self.owner.store_id, is_durable=self._mode != "auto"
+            ),
+            owner=self.owner,
+            keeps_layers=self._mode != "auto",
+            clock=self._clock,
+            slots=connection.slots,
+        )
+
+    def close(self) -> None:
+        """End what runs, wait for it, and let another process publish; containerd keeps what is published."""
+        self._cancel.cancel("the publisher was closed")
+        self._deliveries.close()
+        self._executor.shutdown(cancel_futures=True)
+        self.client.close()
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self.close()
+
+    # One image.
+
+    def _publish(self, image_id: str) -> None:
+        entry = self.states.entry(image_id)
+        with entry.work:
+            self.states.working(image_id)
+            try:
+                with self._lend() as store:
+                    self._publish_of(store, image_id, entry)
+            except NotRunnableError as error:
+                log.info("not runnable", extra={"image_id": image_id, "reason": str(error)})
+                self.states.cannot_run(image_id, None, str(error))
+            except ImageStoreError as error:
+                if isinstance(error, ServiceUnavailableError):
+                    self.disconnected()
+                self.states.failed(image_id, str(error))
+                log.warning("not published", extra={"image_id": image_id, "error": str(error), "hint": error.hint})
+                raise PublishError(
+                    f"image {image_id}: pulled, but not published into containerd: {error}", hint=error.hint
+                ) from error
+
+    def _publish_of(self, store: ImageStore, image_id: str, entry: Entry) -> None:
+        number = store.metadata.generation()
+        wanted = self.records.wanted(store, image_id).get(image_id)
+        if wanted is None:
+            self.states.forget(image_id)
+            raise ImageNotFoundError(f"image {image_id} was removed from the store")
+        connection = self.connection(store)
+        unmet = self.records.unmet_names(wanted)
+        if not unmet and entry.begun is None and connection.unpacked.has(store.content, wanted):
+            self.states.met(image_id, number)
+            return
+        ways = self._run(store, connection, wanted, entry)
+        self.states.met(image_id, number, ways)
+        log.info(
+            "published",
+            extra={
+                "image_id": image_id,
+                "handlers": list(wanted.handlers),
+                "bytes": {way.value: size for way, size in ways.items()},
+            },
+        )
+
+    def _run(self, store: ImageStore, connection: Connection, wanted: WantedImage, entry: Entry) -> Counter[ContentWay]:
+        """Publish, going on with what the pull began; once more if the lease was lost or a blob was repaired."""
+        context = self.context(store, connection)
+        for is_last in (False, True):
+            publication = entry.begun or Publication(context, wanted.image_id, self._cancel)
+            entry.begun = publication
+            try:
+                with self.totals.timed("content"):
+                    publication.bring(wanted)
+                with self.totals.timed("records"):
+                    self.records.make(publication, wanted)
+                    publication.wait_until_known()
+                self.totals.published(publication.ways)
+                return publication.ways
+            except NotFoundError as error:
+                # Somebody ended the lease, or a blob went between two steps (`rmi` at the same time): from the start.
+                if is_last or isinstance(error, ImageNotFoundError):
+                    raise
+                log.info("publish begins again", extra={"image_id": wanted.image_id, "error": str(error)})
+            except IntegrityError:
+                if is_last or not repair_image(store, wanted, self._cancel):
+                    raise
+            finally:
+                entry.begun = None
+                with self.totals.timed("collection"):
+                    publication.end()
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _follow_removal(self) -> None:
+        try:
+            with self._lend() as store:
+                self.connection(store)
+                number, wanted = store.metadata.generation(), self.records.wanted(store)
+                found = self.records.compare(wanted)
+                self.records.remove(store, number, found)
+            self.states.keep(wanted)
+        except ServiceUnavailableError as error:
+            self.disconnected()
+            log.warning("removal is not published yet", extra={"error": str(error)})
