@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import imagestore.publish.content_writes as content_writes
 from imagestore.errors import ContentNotFoundError, IntegrityError, NotFoundError
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Digest
 from imagestore.oci.gc_labels import MAX_LABEL_BYTES
-from imagestore.publish import content_writes
 from imagestore.publish.content_writes import Written
 from imagestore.publish.model import ContentWay
 from imagestore.util.failpoint import reach

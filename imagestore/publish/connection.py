@@ -13,15 +13,16 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import imagestore.publish.content_writes as content_writes
+import imagestore.publish.leases as leases
 from imagestore.errors import PreconditionError
-from imagestore.publish import content_writes, leases
 from imagestore.publish.content_folder import ContentFolder
 from imagestore.publish.model import ContentWay
 from imagestore.publish.publication import LAYERS_AT_ONCE
 from imagestore.publish.unpacked import UnpackedImages
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from imagestore.content.api import ContentStore
     from imagestore.publish.containerd import Containerd
@@ -66,7 +67,7 @@ def connect(
     *,
     mode: str,
     takes_over: bool,
-    held_leases: Collection[str],
+    images_at_work: Callable[[], Collection[str]],
 ) -> Connection:
     """Ask containerd what it is, try how content comes into it, and clear what a killed publisher left.
 
@@ -78,7 +79,7 @@ def connect(
         owner: whose records they are.
         mode: one of CONTENT_MODES.
         takes_over: records that a store of this id made on another machine count as this store's.
-        held_leases: ids of leases that running work of this process holds.
+        images_at_work: ids of images whose leases are work's of this process.
 
     Raises:
         ServiceUnavailableError: containerd can't be reached.
@@ -88,7 +89,7 @@ def connect(
     version, plugins = client.version(), client.plugins()
     _refuse_other_machines(client, owner, takes_over=takes_over)
     folder, way, reason = find_way(client, store.content, plugins, owner.store_id, mode)
-    left = leases.end_left(client, owner.store_id, lambda lease: lease in held_leases)
+    left = leases.end_left(client, owner.store_id, images_at_work)
     if left:
         log.info("leases of an earlier publisher ended", extra={"leases": len(left)})
     log.info("containerd connected", extra={"version": version, "way": way.value, "reason": reason})

@@ -160,11 +160,17 @@ class Containerd:
         request = leases_pb2.CreateRequest(id=lease, labels={EXPIRE: _time(expires_at)})
         self._channel.call(self._leases.Create, request, "Leases.Create", metadata=self.metadata())
 
-    def delete_lease(self, lease: str, *, is_synced: bool) -> None:
-        """End a lease; it need not exist. Synced: what only it kept is collected before the answer."""
+    def delete_lease(self, lease: str, *, is_synced: bool, cancel: CancelToken | None = None) -> None:
+        """End a lease; it need not exist. Synced: what only it kept is collected before the answer.
+
+        Args:
+            lease: its id.
+            is_synced: see above.
+            cancel: ends this call, instead of the client's token.
+        """
         request = leases_pb2.DeleteRequest(id=lease, sync=is_synced)
         try:
-            self._channel.call(self._leases.Delete, request, "Leases.Delete", metadata=self.metadata())
+            self._channel.call(self._leases.Delete, request, "Leases.Delete", cancel=cancel, metadata=self.metadata())
         except NotFoundError:
             return
 

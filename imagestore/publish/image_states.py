@@ -25,29 +25,38 @@ LAST_RETRY_SECONDS: Final = 300.0
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One image id. All but ``work`` is read and changed under the table's lock.
+    """One image id. What isn't said to be otherwise is read and changed under the table's lock.
 
     Attributes:
         state: where it is.
         reason: why it failed or can't run.
         checked_at: the store's change number with which it was last found as wanted; None if it must be looked at.
+        failed_at: the change number with which it last failed, or was found not to run.
         tries: that failed, one after the other.
         next_try: seconds since 1970; None if nothing is planned.
         running: the publish that runs.
-        begun: what a pull brought before its end.
+        is_asked: somebody joined the running publish, which has to look once more.
         ways: bytes of layers by the way they came.
         work: held by whoever changes this image in containerd.
+        begun: what was brought, with its lease; changed while ``work`` is held.
     """
 
     state: ImageState = ImageState.WANTED
     reason: str = ""
     checked_at: int | None = None
+    failed_at: int | None = None
     tries: int = 0
     next_try: float | None = None
     running: Future[None] | None = None
-    begun: Publication | None = None
+    is_asked: bool = False
     ways: Counter[ContentWay] | None = None
+    begun: Publication | None = None
     work: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a publish of it runs, or waits for a thread."""
+        return self.running is not None and not self.running.done()
 
     @property
     def can_run(self) -> bool:
@@ -105,34 +114,75 @@ class ImageStates:
             return self._entries.get(image_id)
 
     def join(self, image_id: str, begin: Callable[[], Future[None]]) -> Future[None]:
-        """The publish of an id that runs, or the one that ``begin`` starts."""
-        entry = self.entry(image_id)
+        """The publish of an id that ``begin`` starts, or the one that runs, which then looks once more.
+
+        What it did before may have been for records of the store, or of containerd, that have changed since.
+        """
         with self._lock:
+            entry = self._entries.setdefault(image_id, Entry())
             if entry.running is None or entry.running.done():
-                entry.running = begin()
+                entry.running, entry.is_asked = begin(), False
+            else:
+                entry.is_asked = True
             return entry.running
 
-    def working(self, image_id: str) -> None:
-        """A publish has begun."""
-        self._set(image_id, ImageState.PUBLISHING)
+    def is_asked_again(self, entry: Entry) -> bool:
+        """Whether the running publish has to look once more; if not, nobody joins it from now on."""
+        with self._lock:
+            is_asked, entry.is_asked = entry.is_asked, False
+            if not is_asked:
+                entry.running = None
+            return is_asked
 
-    def met(self, image_id: str, number: int | None, ways: Counter[ContentWay] | None = None) -> None:
+    def take(self, image_id: str) -> Entry | None:
+        """The entry of an id whose ``work`` is held from now on; None if somebody holds it."""
+        with self._lock:
+            entry = self._entries.setdefault(image_id, Entry())
+            return entry if entry.work.acquire(blocking=False) else None
+
+    def working(self, entry: Entry) -> None:
+        """A publish looks at it."""
+        with self._lock:
+            entry.state, entry.next_try = ImageState.PUBLISHING, None
+
+    def met(self, entry: Entry, number: int | None, ways: Counter[ContentWay] | None = None) -> None:
         """containerd has it as the store wanted it at this change number."""
-        entry = self._set(image_id, ImageState.PUBLISHED)
-        entry.checked_at, entry.tries, entry.next_try = number, 0, None
-        if ways:
-            entry.ways = ways
+        with self._lock:
+            _met(entry, number)
+            if ways:
+                entry.ways = ways
 
-    def cannot_run(self, image_id: str, number: int | None, reason: str) -> None:
-        """No container can be made of it."""
-        entry = self._set(image_id, ImageState.NOT_RUNNABLE, reason)
-        entry.checked_at, entry.tries, entry.next_try = number, 0, None
+    def found_met(self, image_ids: Collection[str], number: int | None) -> None:
+        """As met(), for what a comparison found; not of those on which somebody works, who knows better."""
+        with self._lock:
+            for image_id in image_ids:
+                entry = self._entries.setdefault(image_id, Entry())
+                if not (entry.is_running or entry.work.locked()):
+                    _met(entry, number)
 
-    def failed(self, image_id: str, reason: str) -> None:
-        """A publish failed; plans the next one."""
-        entry = self._set(image_id, ImageState.FAILED, reason)
-        delay = min(FIRST_RETRY_SECONDS * 2**entry.tries, LAST_RETRY_SECONDS)
-        entry.tries, entry.next_try, entry.checked_at = entry.tries + 1, self._clock() + delay, None
+    def cannot_run(self, entry: Entry, reason: str, number: int | None) -> None:
+        """No container can be made of what the store had at this change number."""
+        with self._lock:
+            entry.state, entry.reason, entry.failed_at = ImageState.NOT_RUNNABLE, reason, number
+            entry.checked_at, entry.tries, entry.next_try = None, 0, None
+
+    def gone(self, entry: Entry) -> None:
+        """The store doesn't have it any more; the next keep() forgets it."""
+        with self._lock:
+            entry.state, entry.reason = ImageState.REMOVING, ""
+            entry.checked_at, entry.tries, entry.next_try = None, 0, None
+
+    def failed(self, entry: Entry, reason: str, number: int | None) -> None:
+        """A publish failed, begun at this change number; plans the next one."""
+        with self._lock:
+            delay = min(FIRST_RETRY_SECONDS * 2**entry.tries, LAST_RETRY_SECONDS)
+            entry.state, entry.reason, entry.failed_at = ImageState.FAILED, reason, number
+            entry.tries, entry.next_try, entry.checked_at = entry.tries + 1, self._clock() + delay, None
+
+    def ended(self, entry: Entry) -> None:
+        """The running publish raises, for all who joined it."""
+        with self._lock:
+            entry.running, entry.is_asked = None, False
 
     def unmet(self, image_ids: Collection[str]) -> None:
         """containerd doesn't have these as they are wanted."""
@@ -140,7 +190,7 @@ class ImageStates:
             for image_id in image_ids:
                 entry = self._entries.setdefault(image_id, Entry())
                 entry.checked_at = None
-                if entry.state in (ImageState.PUBLISHED, ImageState.NOT_RUNNABLE):
+                if entry.state is ImageState.PUBLISHED:
                     entry.state = ImageState.STALE
 
     def unknown(self) -> None:
@@ -149,18 +199,36 @@ class ImageStates:
             known = list(self._entries)
         self.unmet(known)
 
-    def keep(self, wanted: Collection[str]) -> None:
-        """Forget the ids that aren't wanted any more and on which nothing works."""
+    def waiting(self, image_ids: Collection[str], number: int | None) -> set[str]:
+        """Those that would fail again: no try is due, and the store hasn't changed since the last one."""
+        now = self._clock()
+        with self._lock:
+            found = {key: self._entries[key] for key in image_ids if key in self._entries}
+        return {
+            key
+            for key, entry in found.items()
+            if entry.state in (ImageState.FAILED, ImageState.NOT_RUNNABLE)
+            and entry.failed_at == number
+            and (entry.next_try is None or entry.next_try > now)
+        }
+
+    def keep(self, wanted: Collection[str]) -> list[Entry]:
+        """Forget the ids that aren't wanted any more and on which nothing works.
+
+        Returns:
+            Entries of those of which something was begun that nobody goes on with; ``work`` is held for the caller.
+        """
+        abandoned = []
         with self._lock:
             for image_id, entry in list(self._entries.items()):
-                is_idle = entry.running is None or entry.running.done()
-                if image_id not in wanted and is_idle and entry.begun is None:
+                if image_id in wanted or entry.is_running or not entry.work.acquire(blocking=False):
+                    continue
+                if entry.begun is not None:
+                    abandoned.append(entry)
+                else:
                     del self._entries[image_id]
-
-    def forget(self, image_id: str) -> None:
-        """The store doesn't have it any more."""
-        with self._lock:
-            self._entries.pop(image_id, None)
+                    entry.work.release()
+        return abandoned
 
     def due(self) -> list[str]:
         """The ids whose next try is due."""
@@ -168,11 +236,10 @@ class ImageStates:
         with self._lock:
             return [key for key, each in self._entries.items() if each.next_try is not None and each.next_try <= now]
 
-    def leases_held(self) -> set[str]:
-        """The ids of leases that running work holds."""
+    def images_at_work(self) -> set[str]:
+        """The ids of images of which something was begun, and may have a lease."""
         with self._lock:
-            begun = [each.begun for each in self._entries.values() if each.begun is not None]
-        return {each.lease for each in begun if each.has_lease}
+            return {key for key, each in self._entries.items() if each.begun is not None}
 
     def counts(self) -> dict[ImageState, int]:
         """How many ids are in each state."""
@@ -182,8 +249,7 @@ class ImageStates:
                 found[entry.state] += 1
         return found
 
-    def _set(self, image_id: str, state: ImageState, reason: str = "") -> Entry:
-        entry = self.entry(image_id)
-        with self._lock:
-            entry.state, entry.reason = state, reason
-        return entry
+
+def _met(entry: Entry, number: int | None) -> None:
+    entry.state, entry.reason, entry.checked_at = ImageState.PUBLISHED, "", number
+    entry.failed_at, entry.tries, entry.next_try = None, 0, None

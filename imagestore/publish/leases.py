@@ -16,7 +16,7 @@ from imagestore.errors import AlreadyExistsError
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from imagestore.publish.containerd import Containerd
 
@@ -72,12 +72,20 @@ def _taken_over(client: Containerd, wanted: str, clock: Callable[[], float]) -> 
     return replacement
 
 
-def end_left(client: Containerd, store_id: str, held: Callable[[str], bool]) -> list[str]:
-    """End the leases of this store that no running work holds, as after a kill; returns their ids.
+def end_left(client: Containerd, store_id: str, images_at_work: Callable[[], Collection[str]]) -> list[str]:
+    """End the leases of this store that no running work has, as after a kill; returns their ids.
 
     Only the store's one publisher may call this.
+
+    Args:
+        client: of containerd.
+        store_id: whose.
+        images_at_work: ids of the images that are worked on; asked after the leases, since work is noted before its
+            lease is made.
     """
-    ended = [each for each in client.leases() if each.startswith(begin_of_ids(store_id)) and not held(each)]
+    found = [each for each in client.leases() if each.startswith(begin_of_ids(store_id))]
+    held = [lease_id(store_id, image_id) for image_id in images_at_work()]
+    ended = [each for each in found if not any(_number(each, own) is not None for own in held)]
     for number, each in enumerate(ended, 1):
         client.delete_lease(each, is_synced=number == len(ended))
     return ended

@@ -20,17 +20,18 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import imagestore.publish.leases as leases
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, ServiceUnavailableError
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Verifier
 from imagestore.oci.image_config import chain_ids, image_config
 from imagestore.oci.manifest import Manifest
 from imagestore.oci.reference import Reference
-from imagestore.publish import leases
 from imagestore.publish.containerd_snapshots import ContainerdSnapshots, DamagedLayerError
 from imagestore.publish.model import ContentWay
 from imagestore.publish.snapshots import SnapshotLayer
 from imagestore.store.maintenance.check import CheckReport
+from imagestore.util.cancel import CancelToken
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from imagestore.publish.snapshots import SnapshotTarget
     from imagestore.publish.wanted import Owner, WantedImage
     from imagestore.store.image_store import ImageStore
-    from imagestore.util.cancel import CancelToken
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,8 @@ CONTENT_LABEL: Final = "containerd.io/gc.ref.content."
 LAYERS_AT_ONCE: Final = 4
 #: How long containerd's CRI plugin has to hear of a record.
 KNOWN_SECONDS: Final = 10.0
+#: For the end of a lease.
+END_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.01
 _CHUNK_BYTES: Final = 1024 * 1024
 
@@ -129,13 +131,14 @@ class Publication:
         cancel: ends the work.
 
     Attributes:
+        cancel: of who goes on with the work.
         ways: bytes of layers by the way they came.
     """
 
     def __init__(self, context: PublishContext, image_id: str, cancel: CancelToken) -> None:
         self._context = context
         self.image_id = image_id
-        self._cancel = cancel
+        self.cancel = cancel
         self._lease = ""
         # How many layers are unpacked and held by the lease, by manifest and snapshotter.
         self._heights: dict[tuple[Digest, str], int] = {}
@@ -161,7 +164,7 @@ class Publication:
         context = self._context
         return {
             snapshotter: ContainerdSnapshots(
-                context.client, snapshotter, self.lease, context.bringer, repositories, self._cancel, self._brought
+                context.client, snapshotter, self.lease, context.bringer, repositories, self.cancel, self._brought
             )
             for snapshotter in snapshotters
         }
@@ -180,7 +183,7 @@ class Publication:
             there = (height for height in range(len(chains), 0, -1) if target.has(chains[height - 1]))
             self._heights[place] = next(there, 0)
         for height in range(self._heights[place], len(chains) if upto is None else upto):
-            self._cancel.check()
+            self.cancel.check()
             with self._context.slots:
                 self._apply(target, chains[height - 1] if height else "", chains[height], documents.layers[height])
             self._heights[place] = height + 1
@@ -224,13 +227,14 @@ class Publication:
                     f"containerd's CRI plugin didn't hear of {self.image_id} within {KNOWN_SECONDS:.0f} s",
                     hint="is its CRI plugin on, and the namespace k8s.io?",
                 )
-            self._cancel.wait(_LOOK_SECONDS)
+            self.cancel.wait(_LOOK_SECONDS)
 
     def end(self) -> None:
         """End the lease, after success and failure; what nothing else keeps is collected before this returns."""
         if self._lease:
             reach("publish-end")
-            self._context.client.delete_lease(self._lease, is_synced=True)
+            # Also when the publisher was closed; containerd collects before it answers.
+            self._context.client.delete_lease(self._lease, is_synced=True, cancel=CancelToken(END_SECONDS))
             self._lease = ""
 
     def _apply(self, target: SnapshotTarget, parent: str, chain_id: str, layer: SnapshotLayer) -> None:
@@ -238,7 +242,7 @@ class Publication:
             target.apply(parent, chain_id, layer)
         except DamagedLayerError:
             # A file that lay in containerd's folder may be the damaged one; if ours is, the caller repairs it.
-            verify_blob(self._context.content, layer.blob, self._cancel)
+            verify_blob(self._context.content, layer.blob, self.cancel)
             if not self._context.bringer.replace_layer(layer.blob):
                 raise
             target.apply(parent, chain_id, layer)
@@ -249,9 +253,9 @@ class Publication:
             if layer.blob.digest in self._verified:
                 continue
             with self._context.slots:
-                way = self._context.bringer.bring_layer(layer.blob, repositories, self.lease, self._cancel)
+                way = self._context.bringer.bring_layer(layer.blob, repositories, self.lease, self.cancel)
                 if way in (ContentWay.LINKED, ContentWay.OWN_FILE):
-                    verify_blob(self._context.content, layer.blob, self._cancel)
+                    verify_blob(self._context.content, layer.blob, self.cancel)
             self._brought(layer, way)
 
     def _bring_documents(
@@ -261,12 +265,12 @@ class Publication:
         manifest, chains = documents.manifest, documents.chains
         held = {SNAPSHOT_LABEL + snapshotter: chains[-1] for snapshotter in snapshotters} if chains else {}
         bring = self._context.bringer.bring_document
-        bring(manifest.config, held, repositories, self.lease, self._cancel)
+        bring(manifest.config, held, repositories, self.lease, self.cancel)
         reach("publish-config")
         labels = {f"{CONTENT_LABEL}config": str(manifest.config.digest)}
         if self._context.keeps_layers:
             labels |= {f"{CONTENT_LABEL}l.{number}": str(each.digest) for number, each in enumerate(manifest.layers)}
-        bring(documents.descriptor, labels, repositories, self.lease, self._cancel)
+        bring(documents.descriptor, labels, repositories, self.lease, self.cancel)
         reach("publish-manifest")
 
     def _brought(self, layer: SnapshotLayer, way: ContentWay) -> None:

@@ -9,34 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import (
-    ImageNotFoundError,
-    ImageStoreError,
-    IntegrityError,
-    InvalidInputError,
-    NotFoundError,
-    PreconditionError,
-    PublishError,
-    ServiceUnavailableError,
-)
-from imagestore.publish.blobs import BlobBringer
-from imagestore.publish.connection import CONTENT_MODES, Connection, connect
+from imagestore.errors import InvalidInputError, PreconditionError, ServiceUnavailableError
+from imagestore.publish.connection import CONTENT_MODES
+from imagestore.publish.connections import Connections
 from imagestore.publish.containerd import Containerd
+from imagestore.publish.image_publisher import ImagePublisher
 from imagestore.publish.image_records import RecordKeeper
 from imagestore.publish.image_states import ImageStates, PublishTotals
 from imagestore.publish.owner_lock import OwnerLock
-from imagestore.publish.publication import (
-    NotRunnableError,
-    Publication,
-    PublishContext,
-    relink_layers,
-    repair_image,
-)
+from imagestore.publish.publication import relink_layers
 from imagestore.publish.pull_delivery import Deliveries
 from imagestore.publish.reconciling import RunningReconcile, results
 from imagestore.publish.wanted import Owner
@@ -44,16 +29,14 @@ from imagestore.util.cancel import CancelToken
 from imagestore.util.machine import machine_mark
 
 if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Iterator, Set
+    from collections.abc import Callable, Collection, Iterator, Set
     from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import Self
 
     from imagestore.oci.digest import Digest
-    from imagestore.publish.image_states import Entry
-    from imagestore.publish.model import ContentWay, ReconcileReport
-    from imagestore.publish.wanted import WantedImage
+    from imagestore.publish.connection import Connection
+    from imagestore.publish.model import ReconcileReport
     from imagestore.registry.events import Observer
     from imagestore.store.image_store import ImageStore
 
@@ -103,17 +86,19 @@ class Publisher:
             )
         self._lend = lend or (lambda: contextlib.nullcontext(store))
         self._mode = content
-        self._takes_over = takes_over
-        self._clock = clock
         self._cancel = CancelToken()
         self.client = Containerd(address, namespace=namespace, cancel=self._cancel)
         self.owner = Owner(store.id, machine_mark("publish"))
         self.states = ImageStates(clock)
         self.totals = PublishTotals()
         self._lock = OwnerLock(store.root, f"{self.client.address} {namespace}")
-        self._connecting = threading.Lock()
-        self._connection: Connection | None = None
+        self._connections = Connections(
+            self.client, self.owner, self._lock, self.states, mode=content, takes_over=takes_over, clock=clock
+        )
         self.records = RecordKeeper(self.client, self.owner, self._lend)
+        self._images = ImagePublisher(
+            self._connections, self.records, self.states, self.totals, self._lend, self._cancel
+        )
         self._executor = ThreadPoolExecutor(PUBLISHES_AT_ONCE, thread_name_prefix="publish")
         self._deliveries = Deliveries(self.states, self._cancel)
 
@@ -147,7 +132,7 @@ class Publisher:
         A publisher that follows the store would bring them back while the store has the images.
         """
         with self._lend() as store:
-            self.connection(store)
+            self._connections.current(store)
             names = {
                 name for key, image in self.records.wanted(store).items() if key in image_ids for name in image.names
             }
@@ -156,7 +141,7 @@ class Publisher:
     def unpublish_all(self) -> tuple[str, ...]:
         """Take all of this store's records away from containerd, as before imagestore is uninstalled."""
         with self._lend() as store:
-            self.connection(store)
+            self._connections.current(store)
         return self.records.delete([image.name for image in self.records.own()])
 
     # For a server.
@@ -167,7 +152,7 @@ class Publisher:
         Calls for one image share the work, which goes on when the caller leaves. It fails with PublishError.
         """
         entry = self.states.find(str(image_id))
-        if entry is not None and entry.checked_at is not None and self._connection is not None:
+        if entry is not None and entry.checked_at is not None and self._connections.known is not None:
             with self._lend() as store:
                 if entry.checked_at == store.metadata.generation():
                     done: Future[None] = Future()
@@ -189,18 +174,19 @@ class Publisher:
         If the pull fails, what was begun is ended; else the next publish of the image goes on with it. While containerd
         is away, nothing is begun.
         """
-        connection = self._connection
+        connection = self._connections.known
         if connection is None:
             yield observer
             return
         with self._lend() as store:
-            context, snapshotters = self.context(store, connection), store.config.snapshotters(runtime_handler)
+            context = self._connections.context(store, connection)
+            snapshotters = store.config.snapshotters(runtime_handler)
             with self._deliveries.of_pull(context, snapshotters, observer) as delivery:
                 yield delivery
 
     def begin(self, image_id: str) -> Future[None]:
         """Publish an image id in another thread, or join the publish that runs."""
-        return self.states.join(image_id, lambda: self._executor.submit(self._publish, image_id))
+        return self.states.join(image_id, lambda: self._executor.submit(self._images.run, image_id))
 
     def begin_reconcile(self, *, is_full: bool) -> RunningReconcile:
         """As reconcile(), without waiting for the publishes that it begins.
@@ -210,67 +196,32 @@ class Publisher:
                 snapshotter, and one for CRI.
         """
         with self._lend() as store:
-            connection = self.connection(store)
+            connection = self._connections.current(store)
             number, wanted = store.metadata.generation(), self.records.wanted(store)
             unready: set[str] = set()
             if is_full:
                 known = [each for each in wanted.values() if self.states.entry(each.image_id).can_run]
                 unready = connection.unpacked.unready(store.content, known)
                 if self._mode == "link":
-                    relink_layers(self.context(store, connection), wanted.values())
+                    relink_layers(self._connections.context(store, connection), wanted.values())
             found = self.records.compare(wanted)
             removed = self.records.remove(store, number, found)
-        self.states.keep(wanted)
+        self._forget_all_but(wanted)
         unmet = unready.union(found.to_publish)
         self.states.unmet(unmet)
-        for image_id in wanted.keys() - unmet:
-            self.states.met(image_id, number)
-        return RunningReconcile(self.states, {key: self.begin(key) for key in sorted(unmet)}, len(wanted), removed)
-
-    def connection(self, store: ImageStore) -> Connection:
-        """What is known of containerd; connects if nothing is.
-
-        Raises:
-            ServiceUnavailableError, UnsupportedError, PreconditionError: containerd can't be used.
-            StoreBusyError: another process publishes this store into this containerd.
-        """
-        with self._connecting:
-            if self._connection is None:
-                self._lock.acquire()
-                self._connection = connect(
-                    self.client,
-                    store,
-                    self.owner,
-                    mode=self._mode,
-                    takes_over=self._takes_over,
-                    held_leases=self.states.leases_held(),
-                )
-            return self._connection
+        self.states.found_met(wanted.keys() - unmet, number)
+        waiting = set() if is_full else self.states.waiting(unmet, number)
+        running = {key: self.begin(key) for key in sorted(unmet - waiting)}
+        return RunningReconcile(self.states, running, len(wanted), removed)
 
     def disconnected(self) -> None:
         """The connection was lost: another containerd may answer the next time."""
-        with self._connecting:
-            self._connection = None
-        self.states.unknown()
+        self._connections.lost()
 
     @property
     def known_connection(self) -> Connection | None:
         """What is known of containerd, without asking it."""
-        return self._connection
-
-    def context(self, store: ImageStore, connection: Connection) -> PublishContext:
-        """For publishing images of a store."""
-        return PublishContext(
-            client=self.client,
-            content=store.content,
-            bringer=BlobBringer(
-                self.client, store.content, connection.folder, self.owner.store_id, is_durable=self._mode != "auto"
-            ),
-            owner=self.owner,
-            keeps_layers=self._mode != "auto",
-            clock=self._clock,
-            slots=connection.slots,
-        )
+        return self._connections.known
 
     def close(self) -> None:
         """End what runs, wait for it, and let another process publish; containerd keeps what is published."""
@@ -288,85 +239,18 @@ class Publisher:
     ) -> None:
         self.close()
 
-    # One image.
-
-    def _publish(self, image_id: str) -> None:
-        entry = self.states.entry(image_id)
-        with entry.work:
-            self.states.working(image_id)
-            try:
-                with self._lend() as store:
-                    self._publish_of(store, image_id, entry)
-            except NotRunnableError as error:
-                log.info("not runnable", extra={"image_id": image_id, "reason": str(error)})
-                self.states.cannot_run(image_id, None, str(error))
-            except ImageStoreError as error:
-                if isinstance(error, ServiceUnavailableError):
-                    self.disconnected()
-                self.states.failed(image_id, str(error))
-                log.warning("not published", extra={"image_id": image_id, "error": str(error), "hint": error.hint})
-                raise PublishError(
-                    f"image {image_id}: pulled, but not published into containerd: {error}", hint=error.hint
-                ) from error
-
-    def _publish_of(self, store: ImageStore, image_id: str, entry: Entry) -> None:
-        number = store.metadata.generation()
-        wanted = self.records.wanted(store, image_id).get(image_id)
-        if wanted is None:
-            self.states.forget(image_id)
-            raise ImageNotFoundError(f"image {image_id} was removed from the store")
-        connection = self.connection(store)
-        unmet = self.records.unmet_names(wanted)
-        if not unmet and entry.begun is None and connection.unpacked.has(store.content, wanted):
-            self.states.met(image_id, number)
-            return
-        ways = self._run(store, connection, wanted, entry)
-        self.states.met(image_id, number, ways)
-        log.info(
-            "published",
-            extra={
-                "image_id": image_id,
-                "handlers": list(wanted.handlers),
-                "bytes": {way.value: size for way, size in ways.items()},
-            },
-        )
-
-    def _run(self, store: ImageStore, connection: Connection, wanted: WantedImage, entry: Entry) -> Counter[ContentWay]:
-        """Publish, going on with what the pull began; once more if the lease was lost or a blob was repaired."""
-        context = self.context(store, connection)
-        for is_last in (False, True):
-            publication = entry.begun or Publication(context, wanted.image_id, self._cancel)
-            entry.begun = publication
-            try:
-                with self.totals.timed("content"):
-                    publication.bring(wanted)
-                with self.totals.timed("records"):
-                    self.records.make(publication, wanted)
-                    publication.wait_until_known()
-                self.totals.published(publication.ways)
-                return publication.ways
-            except NotFoundError as error:
-                # Somebody ended the lease, or a blob went between two steps (`rmi` at the same time): from the start.
-                if is_last or isinstance(error, ImageNotFoundError):
-                    raise
-                log.info("publish begins again", extra={"image_id": wanted.image_id, "error": str(error)})
-            except IntegrityError:
-                if is_last or not repair_image(store, wanted, self._cancel):
-                    raise
-            finally:
-                entry.begun = None
-                with self.totals.timed("collection"):
-                    publication.end()
-        raise AssertionError("unreachable: the last try returns or raises")
+    def _forget_all_but(self, wanted: Collection[str]) -> None:
+        for entry in self.states.keep(wanted):
+            self._deliveries.end(entry)
 
     def _follow_removal(self) -> None:
         try:
             with self._lend() as store:
-                self.connection(store)
+                self._connections.current(store)
                 number, wanted = store.metadata.generation(), self.records.wanted(store)
                 found = self.records.compare(wanted)
                 self.records.remove(store, number, found)
-            self.states.keep(wanted)
+            self._forget_all_but(wanted)
         except ServiceUnavailableError as error:
             self.disconnected()
             log.warning("removal is not published yet", extra={"error": str(error)})

@@ -17,6 +17,7 @@ from imagestore.errors import ContentNotFoundError, ImageStoreError
 from imagestore.oci.reference import Reference
 from imagestore.publish.publication import ImageDocuments, NotRunnableError, Publication
 from imagestore.registry.events import BlobDone, Selected
+from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +25,9 @@ if TYPE_CHECKING:
 
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
-    from imagestore.publish.image_states import ImageStates
+    from imagestore.publish.image_states import Entry, ImageStates
     from imagestore.publish.publication import PublishContext
     from imagestore.registry.events import Event, Observer
-    from imagestore.util.cancel import CancelToken
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class PullDelivery:
         snapshotters: for which the handler's images are unpacked.
         executor: runs the work.
         observer: gets every event, too.
-        begin: makes the publication of an image id; None if other work has it.
+        take: begins the work on an image id; None if other work has it.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class PullDelivery:
         snapshotters: Sequence[str],
         executor: Executor,
         observer: Observer,
-        begin: Callable[[str], Publication | None],
+        take: Callable[[str], Entry | None],
     ) -> None:
         self._context = context
         self._snapshotters = snapshotters
         self._executor = executor
         self._observer = observer
-        self._begin = begin
+        self._take = take
         self._lock = threading.Lock()
         self._reference: Reference | None = None
         self._manifest: Descriptor | None = None
@@ -68,8 +68,8 @@ class PullDelivery:
         # Of the thread that works.
         self._documents: ImageDocuments | None = None
         self._seen = 0
-        #: What was begun; None if nothing was.
-        self.publication: Publication | None = None
+        #: The image whose work was begun; None if none was.
+        self.taken: Entry | None = None
 
     def __call__(self, event: Event) -> None:
         """Take an event, quickly: the work is done by another thread."""
@@ -85,12 +85,15 @@ class PullDelivery:
                         self._running = self._executor.submit(self._work)
 
     def finish(self) -> None:
-        """No further event comes: wait for the work that runs."""
+        """No further event comes: wait for the work that runs; what waits for a thread isn't done any more."""
         with self._lock:
             self._is_over = True
             running = self._running
-        if running is not None:
-            running.result()
+        if running is None or running.cancel():
+            return
+        error = running.exception()
+        if error is not None:  # none that the pull should fail with: the publish after it meets it again
+            log.error("layers weren't delivered", exc_info=error)
 
     def _work(self) -> None:
         """Unpack what can be, until there is nothing new."""
@@ -120,18 +123,17 @@ class PullDelivery:
                 self._documents = ImageDocuments.read(self._context.content, self._manifest)
             except ContentNotFoundError:
                 return  # the config is still on its way
-            self.publication = self._begin(str(self._documents.manifest.config.digest))
-            if self.publication is None:
-                self._give_up("")
-                return
-        if self.publication is None:
+            self.taken = self._take(str(self._documents.manifest.config.digest))
+        publication = None if self.taken is None else self.taken.begun
+        if publication is None:
+            self._give_up("")
             return
         layers = self._documents.layers
         with self._lock:
             committed = frozenset(self._committed)
         height = next((n for n, each in enumerate(layers) if each.blob.digest not in committed), len(layers))
-        for target in self.publication.targets(self._snapshotters, [self._reference]).items():
-            self.publication.unpack(*target, self._documents, upto=height)
+        for target in publication.targets(self._snapshotters, [self._reference]).items():
+            publication.unpack(*target, self._documents, upto=height)
 
     def _give_up(self, reason: str) -> None:
         if reason:
@@ -159,37 +161,42 @@ class Deliveries:
         self, context: PublishContext, snapshotters: Sequence[str], observer: Observer
     ) -> Iterator[PullDelivery]:
         """Around one pull. What is begun belongs to the next publish of the image; it ends with a pull that fails."""
-        begin = functools.partial(self._begin, context)
-        delivery = PullDelivery(context, snapshotters, self._executor, observer, begin)
+        token = CancelToken()
+        delivery = PullDelivery(
+            context, snapshotters, self._executor, observer, functools.partial(self._take, context, token)
+        )
+        with self._cancel.on_cancel(lambda: token.cancel("the publisher was closed")):
+            try:
+                yield delivery
+            except BaseException:
+                token.cancel("the pull failed")
+                delivery.finish()
+                if delivery.taken is not None:
+                    self.end(delivery.taken)
+                raise
+            delivery.finish()
+        if delivery.taken is not None:
+            if delivery.taken.begun is not None:
+                delivery.taken.begun.cancel = self._cancel
+            delivery.taken.work.release()
+
+    def end(self, entry: Entry) -> None:
+        """End what was begun of an image and nobody goes on with; its work was held, and is let go."""
+        begun, entry.begun = entry.begun, None
         try:
-            yield delivery
-        except BaseException:
-            self._end(delivery, has_failed=True)
-            raise
-        self._end(delivery, has_failed=False)
+            if begun is not None:
+                begun.end()
+        except ImageStoreError as error:
+            log.warning("lease stays until the next connection", extra={"error": str(error)})
+        finally:
+            entry.work.release()
 
     def close(self) -> None:
         """End the work and wait for it."""
         self._executor.shutdown(cancel_futures=True)
 
-    def _begin(self, context: PublishContext, image_id: str) -> Publication | None:
-        entry = self._states.entry(image_id)
-        if not entry.work.acquire(blocking=False):
-            return None
-        entry.begun = Publication(context, image_id, self._cancel)
-        return entry.begun
-
-    def _end(self, delivery: PullDelivery, *, has_failed: bool) -> None:
-        delivery.finish()
-        publication = delivery.publication
-        if publication is None:
-            return
-        entry = self._states.entry(publication.image_id)
-        try:
-            if has_failed:
-                entry.begun = None
-                publication.end()
-        except ImageStoreError as error:
-            log.warning("lease stays until the next connection", extra={"error": str(error)})
-        finally:
-            entry.work.release()
+    def _take(self, context: PublishContext, token: CancelToken, image_id: str) -> Entry | None:
+        entry = self._states.take(image_id)
+        if entry is not None:
+            entry.begun = Publication(context, image_id, token)
+        return entry

@@ -15,7 +15,7 @@ TOP = Path(imagestore.__file__).parent
 #: The rooms of ARCHITECTURE.md, and what stands beside them.
 ROOMS = {
     *("cli", "config", "containerd", "content", "cri", "metadata", "node", "oci", "platforms", "registry"),
-    *("mirror", "protos", "resources", "server", "store", "testing", "util"),
+    *("mirror", "protos", "publish", "resources", "server", "store", "testing", "util"),
 }
 BESIDE = {"__init__.py", "__main__.py", "_version.py", "aio.py", "errors.py", "py.typed"}
 MOST_LINES = 80

@@ -14,9 +14,9 @@ from typing import Protocol
 import pytest
 
 import imagestore
-from imagestore import config, errors, node, platforms, registry, resources, testing
+from imagestore import config, errors, node, platforms, publish, registry, resources, testing
 
-PACKAGES = [imagestore, config, node, platforms, registry, resources, testing]
+PACKAGES = [imagestore, config, node, platforms, publish, registry, resources, testing]
 #: Modules that need an extra, or that are programs.
 NOT_IMPORTED = ("__main__", "_pb2", "_pb2_grpc")
 

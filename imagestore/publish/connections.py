@@ -1,0 +1,103 @@
+"""The connection of the moment to one containerd: made when it is needed, forgotten when containerd was away."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from imagestore.publish.blobs import BlobBringer
+from imagestore.publish.connection import Connection, connect
+from imagestore.publish.publication import PublishContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagestore.publish.containerd import Containerd
+    from imagestore.publish.image_states import ImageStates
+    from imagestore.publish.owner_lock import OwnerLock
+    from imagestore.publish.wanted import Owner
+    from imagestore.store.image_store import ImageStore
+
+
+class Connections:
+    """Connects, once for all threads; thread-safe.
+
+    Args:
+        client: of containerd.
+        owner: whose records are made.
+        lock: makes this process the publisher; taken before the first connection.
+        states: of the images; nothing is known of them after a loss.
+        mode: one of CONTENT_MODES.
+        takes_over: as for connect().
+        clock: seconds since 1970.
+
+    Attributes:
+        keeps_layers: layers stay in containerd's content.
+    """
+
+    def __init__(
+        self,
+        client: Containerd,
+        owner: Owner,
+        lock: OwnerLock,
+        states: ImageStates,
+        *,
+        mode: str,
+        takes_over: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._owner = owner
+        self._owner_lock = lock
+        self._states = states
+        self._mode = mode
+        self._takes_over = takes_over
+        self._clock = clock
+        self._connecting = threading.Lock()
+        self._known: Connection | None = None
+        self.keeps_layers = mode != "auto"
+
+    @property
+    def known(self) -> Connection | None:
+        """What is known of containerd, without asking it."""
+        return self._known
+
+    def current(self, store: ImageStore) -> Connection:
+        """What is known of containerd; connects if nothing is.
+
+        Raises:
+            ServiceUnavailableError, UnsupportedError, PreconditionError: containerd can't be used.
+            StoreBusyError: another process publishes this store into this containerd.
+        """
+        with self._connecting:
+            if self._known is None:
+                self._owner_lock.acquire()
+                self._known = connect(
+                    self._client,
+                    store,
+                    self._owner,
+                    mode=self._mode,
+                    takes_over=self._takes_over,
+                    images_at_work=self._states.images_at_work,
+                )
+            return self._known
+
+    def lost(self) -> None:
+        """containerd was away: another one may answer the next time."""
+        with self._connecting:
+            self._known = None
+        self._states.unknown()
+
+    def context(self, store: ImageStore, connection: Connection) -> PublishContext:
+        """For publishing images of a store."""
+        return PublishContext(
+            client=self._client,
+            content=store.content,
+            bringer=BlobBringer(
+                self._client, store.content, connection.folder, self._owner.store_id, is_durable=self.keeps_layers
+            ),
+            owner=self._owner,
+            keeps_layers=self.keeps_layers,
+            clock=self._clock,
+            slots=connection.slots,
+        )
