@@ -108,7 +108,7 @@ class ImagePublisher:
             raise ImageNotFoundError(f"image {image_id} was removed from the store")
         connection = self._connections.current(store)
         unmet = self._records.unmet_names(wanted)
-        if not unmet and entry.begun is None and connection.unpacked.has(store.content, wanted):
+        if not unmet and entry.begun is None and connection.unpacked.is_ready(store.content, wanted):
             self._states.met(entry, number)
             return
         ways = self._run(store, connection, wanted, entry)
@@ -129,10 +129,8 @@ class ImagePublisher:
             publication = entry.begun or Publication(context, wanted.image_id, self._cancel)
             entry.begun = publication
             try:
-                with self._totals.timed("content"):
-                    publication.bring(wanted)
+                self._bring(publication, wanted)
                 with self._totals.timed("records"):
-                    self._records.make(publication, wanted)
                     publication.wait_until_known()
                 self._totals.published(publication.ways)
                 return publication.ways
@@ -148,6 +146,15 @@ class ImagePublisher:
                 with self._totals.timed("collection"):
                     self._end_begun(entry)
         raise AssertionError("unreachable: the last try returns or raises")
+
+    def _bring(self, publication: Publication, wanted: WantedImage) -> None:
+        """Content and records; once more what has become wanted meanwhile, as for another handler."""
+        left: WantedImage | None = wanted
+        while left is not None:
+            with self._totals.timed("content"):
+                publication.bring(left)
+            with self._totals.timed("records"):
+                left = self._records.make(publication, left)
 
     @staticmethod
     def _end_begun(entry: Entry) -> None:

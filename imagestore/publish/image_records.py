@@ -36,8 +36,10 @@ class RecordKeeper:
         self._client = client
         self._owner = owner
         self._lend = lend
-        #: (name, target) of others' records that CRI resolves to the wanted image.
-        self._accepted: set[tuple[str, str]] = set()
+        # (name, target, image id) of others' records that are left as they are.
+        self._accepted: set[tuple[str, str, str]] = set()
+        # Names that were taken over.
+        self._taken: set[str] = set()
         # Held between the last look at what is wanted and the change of records that follows from it.
         self._lock = threading.Lock()
 
@@ -65,29 +67,56 @@ class RecordKeeper:
         """This store's records."""
         return [image for image in self._client.images() if image.is_of(self._owner)]
 
-    def make(self, publication: Publication, wanted: WantedImage) -> None:
-        """Make containerd's records, unless the store's have changed since what is wanted was computed."""
+    def make(self, publication: Publication, wanted: WantedImage) -> WantedImage | None:
+        """Make containerd's records of an image that was brought.
+
+        Returns:
+            What is wanted of it now, if that is more than what was brought; nothing is made then.
+
+        Raises:
+            ImageNotFoundError: the store doesn't have it any more.
+        """
         with self._lock, self._lend() as store:
             now = self.wanted(store, wanted.image_id).get(wanted.image_id)
             if now is None:
                 raise ImageNotFoundError(f"image {wanted.image_id} was removed from the store")
-            names = [name for name in self.unmet_names(now) if now.names[name] in wanted.manifests]
+            if not now.needs_no_more_than(wanted):
+                return now
+            actual = self._actual(now)
+            names = self._unmet(now, actual)
+            if self._client.cri_image_id(now.image_id) != now.image_id:
+                # Records that are right and tell the plugin nothing, since it didn't find what they lead to: again.
+                names += [name for name, found in actual.items() if name not in names and found.is_of(self._owner)]
+            for name in names:
+                if name in actual and not actual[name].is_of(self._owner):
+                    self._taken.add(name)
+                    log.warning("record taken over", extra={"record": name, "image_id": now.image_id})
             publication.make_records(now, names)
+            return None
 
     def unmet_names(self, wanted: WantedImage) -> list[str]:
         """The names that are to be made; others' records with these names are left where CRI resolves them alike."""
-        actual = {image.name: image for image in self._client.images(list(wanted.names))}
+        return self._unmet(wanted, self._actual(wanted))
+
+    def _actual(self, wanted: WantedImage) -> dict[str, ActualImage]:
+        return {image.name: image for image in self._client.images(list(wanted.names))}
+
+    def _unmet(self, wanted: WantedImage, actual: Mapping[str, ActualImage]) -> list[str]:
         unmet = wanted.unmet_names(actual, self._owner, self._accepted)
-        for name in list(unmet):
-            found = actual.get(name)
-            if found is None or found.is_of(self._owner):
-                continue
-            if self._client.cri_image_id(name) == wanted.image_id:
-                self._accepted.add((name, found.target))
-                unmet.remove(name)
-            else:
-                log.warning("taken over", extra={"name": name, "target": found.target, "image_id": wanted.image_id})
-        return unmet
+        return [name for name in unmet if name not in actual or not self._is_accepted(wanted, actual[name])]
+
+    def _is_accepted(self, wanted: WantedImage, found: ActualImage) -> bool:
+        """Whether somebody else's record stays: it leads to the same image, or another store wants its name, too."""
+        if found.is_of(self._owner):
+            return False
+        # What was taken once from another store and came back is its own: else both would take it for ever.
+        is_wanted_twice = found.is_of_another_store(self._owner) and found.name in self._taken
+        if is_wanted_twice:
+            log.warning("record is another store's", extra={"record": found.name, "image_id": wanted.image_id})
+        elif self._client.cri_image_id(found.name) != wanted.image_id:
+            return False
+        self._accepted.add((found.name, found.target, wanted.image_id))
+        return True
 
     def remove(self, store: ImageStore, number: int | None, found: Difference) -> tuple[str, ...]:
         """Delete this store's records that are wanted no more."""
@@ -104,5 +133,5 @@ class RecordKeeper:
         """Delete records; with the last one containerd collects what only they kept, before this returns."""
         for number, name in enumerate(names, 1):
             if self._client.delete_image(name, is_synced=number == len(names)):
-                log.info("unpublished", extra={"name": name})
+                log.info("unpublished", extra={"record": name})
         return tuple(names)

@@ -119,11 +119,15 @@ class Publisher:
 
         Raises:
             ImageNotFoundError: the store doesn't have it.
+            PreconditionError: no container can be made of it.
             PublishError: it failed; says why.
         """
         with self._lend() as store:
             image_id = str(store.get(name, runtime_handler=runtime_handler).id)
         results([self.begin(image_id)], cancel or CancelToken())[0].result()
+        entry = self.states.entry(image_id)
+        if not entry.can_run:
+            raise PreconditionError(f"{name}: no container can be made of it: {entry.reason}")
         return image_id
 
     def unpublish(self, image_ids: Set[str]) -> tuple[str, ...]:
@@ -165,6 +169,7 @@ class Publisher:
 
         What can't be done now, the next reconciliation does.
         """
+        self._cancel.check()
         return self._executor.submit(self._follow_removal)
 
     @contextlib.contextmanager
@@ -185,7 +190,12 @@ class Publisher:
                 yield delivery
 
     def begin(self, image_id: str) -> Future[None]:
-        """Publish an image id in another thread, or join the publish that runs."""
+        """Publish an image id in another thread, or join the publish that runs.
+
+        Raises:
+            OperationCancelledError: the publisher was closed.
+        """
+        self._cancel.check()
         return self.states.join(image_id, lambda: self._executor.submit(self._images.run, image_id))
 
     def begin_reconcile(self, *, is_full: bool) -> RunningReconcile:

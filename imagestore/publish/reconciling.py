@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 from typing import TYPE_CHECKING, Final
 
+from imagestore.errors import OperationCancelledError
 from imagestore.publish.model import ImageState, ReconcileReport
 
 if TYPE_CHECKING:
@@ -58,10 +59,12 @@ def results(running: Sequence[Future[None]], cancel: CancelToken) -> Sequence[Fu
     """Wait until all have ended, well or not.
 
     Raises:
-        OperationCancelledError: cancelled; they go on.
+        OperationCancelledError: cancelled, and they go on; or the publisher was closed before they began.
     """
     left = set(running)
     while left:
         cancel.check()
         _, left = concurrent.futures.wait(left, timeout=_LOOK_SECONDS)
+    if any(each.cancelled() for each in running):
+        raise OperationCancelledError("the publisher was closed")
     return running

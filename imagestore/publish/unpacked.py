@@ -30,8 +30,13 @@ class UnpackedImages:
         self._lock = threading.Lock()
         self._tops: dict[str, str] = {}
 
-    def has(self, content: ContentStore, image: WantedImage) -> bool:
-        """Whether one image is unpacked for all its snapshotters; a call for each of its manifests and snapshotters."""
+    def is_ready(self, content: ContentStore, image: WantedImage) -> bool:
+        """Whether CRI knows one image, and it is unpacked for all its snapshotters.
+
+        One call, and one for each of its manifests and snapshotters.
+        """
+        if self._client.cri_image_id(image.image_id) != image.image_id:
+            return False
         tops = self._tops_of(content, image)
         return all(self._client.has_snapshot(each, top) for each in image.snapshotters for top in tops)
 

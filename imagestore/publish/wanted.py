@@ -64,6 +64,10 @@ class ActualImage:
         """Whether this store published it under this very name."""
         return self.labels.get(STORE) == owner.store_id and self._is_published_here
 
+    def is_of_another_store(self, owner: Owner) -> bool:
+        """Whether another store published it under this very name."""
+        return self.labels.get(STORE, owner.store_id) != owner.store_id and self._is_published_here
+
     def is_from_elsewhere(self, owner: Owner) -> bool:
         """Whether a store with this id published it on another machine."""
         return self.is_of(owner) and owner.machine.is_another(self.labels.get(MACHINE, ""))
@@ -98,6 +102,10 @@ class WantedImage:
         """The manifests that its names lead to, each once; several may share one config."""
         return tuple({manifest.digest: manifest for manifest in self.names.values()}.values())
 
+    def needs_no_more_than(self, brought: WantedImage) -> bool:
+        """Whether all that its names and handlers need is among what another value of it needs."""
+        return {*self.manifests} <= {*brought.manifests} and {*self.snapshotters} <= {*brought.snapshotters}
+
     def labels(self, name: str, owner: Owner) -> dict[str, str]:
         """The labels of one of its records."""
         made_for = f"{','.join(self.handlers)} {','.join(self.snapshotters)}"
@@ -110,14 +118,14 @@ class WantedImage:
         return labels | {PINNED: "pinned"} if self.is_pinned else labels
 
     def unmet_names(
-        self, actual: Mapping[str, ActualImage], owner: Owner, accepted: Collection[tuple[str, str]] = ()
+        self, actual: Mapping[str, ActualImage], owner: Owner, accepted: Collection[tuple[str, str, str]] = ()
     ) -> list[str]:
         """The names that containerd lacks, or has with another target or other labels.
 
         Args:
             actual: containerd's records by name.
             owner: whose records they should be.
-            accepted: (name, target) of somebody else's records that CRI resolves to this image id.
+            accepted: (name, target, image id) of somebody else's records that are left as they are.
         """
         return [
             name
@@ -131,11 +139,11 @@ class WantedImage:
         manifest: Descriptor,
         found: ActualImage | None,
         owner: Owner,
-        accepted: Collection[tuple[str, str]],
+        accepted: Collection[tuple[str, str, str]],
     ) -> bool:
         if found is None:
             return False
-        if not found.is_of(owner) and (name, found.target) in accepted:
+        if not found.is_of(owner) and (name, found.target, self.image_id) in accepted:
             return True
         labels = self.labels(name, owner)
         if found.target != str(manifest.digest) or not labels.items() <= found.labels.items():
@@ -231,7 +239,7 @@ def difference(
     wanted: Mapping[str, WantedImage],
     actual: Iterable[ActualImage],
     owner: Owner,
-    accepted: Collection[tuple[str, str]] = (),
+    accepted: Collection[tuple[str, str, str]] = (),
 ) -> Difference:
     """Compare what is wanted with all records of containerd's namespace; arguments as WantedImage.unmet_names()."""
     by_name = {image.name: image for image in actual}
