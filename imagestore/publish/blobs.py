@@ -8,6 +8,8 @@ unread.
 
 from __future__ import annotations
 
+import logging
+import threading
 from typing import TYPE_CHECKING, Final
 
 import imagestore.publish.content_writes as content_writes
@@ -20,7 +22,7 @@ from imagestore.publish.model import ContentWay
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from imagestore.content.api import ContentStore
     from imagestore.oci.descriptor import Descriptor
@@ -29,9 +31,13 @@ if TYPE_CHECKING:
     from imagestore.publish.content_folder import ContentFolder
     from imagestore.util.cancel import CancelToken
 
+log = logging.getLogger(__name__)
+
 SOURCE_LABEL: Final = "containerd.io/distribution.source."
 #: How often containerd's collector may be faster than COMMIT.
 _TRIES: Final = 5
+#: More than layers are brought at a time, so that few wait for another's blob.
+_LOCKS: Final = 64
 
 
 class BlobBringer:
@@ -43,6 +49,7 @@ class BlobBringer:
         folder: containerd's content folder; None where files placed there don't count.
         store_id: part of the names of writes.
         is_durable: layers stay in containerd, so their names must survive a loss of power before they are recorded.
+        locks: of those who bring the same blob at the same time; shared by all bringers.
     """
 
     def __init__(
@@ -53,12 +60,14 @@ class BlobBringer:
         store_id: str,
         *,
         is_durable: bool = False,
+        locks: Sequence[threading.Lock] = (),
     ) -> None:
         self._client = client
         self._content = content
         self._folder = folder
         self._store_id = store_id
         self._is_durable = is_durable
+        self._locks = locks or new_locks()
 
     def bring_layer(
         self, layer: Descriptor, repositories: Collection[Reference], lease: str, cancel: CancelToken
@@ -70,14 +79,14 @@ class BlobBringer:
             IntegrityError: the store's file has other bytes than its digest says.
             StoreFullError: containerd's disk is full.
         """
-        labels = _source_labels(repositories, {})
-        if self._folder is not None:
-            taken = self._take(layer, labels, lease, self._folder)
-            if taken is not None:
-                if taken is ContentWay.PRESENT:
-                    self._label(layer.digest, repositories, {}, lease)
-                return taken
-        return self._send(layer, repositories, {}, lease, cancel)
+        with self._lock_of(layer.digest):
+            if self._folder is not None:
+                taken = self._take(layer, _source_labels(repositories, {}), lease, self._folder)
+                if taken is not None:
+                    if taken is ContentWay.PRESENT:
+                        self._label(layer.digest, repositories, {}, lease)
+                    return taken
+            return self._send(layer, repositories, {}, lease, cancel)
 
     def bring_document(
         self,
@@ -93,19 +102,30 @@ class BlobBringer:
             ContentNotFoundError, IntegrityError: as for bring_layer(), or containerd's copy is damaged and can't be
                 replaced.
         """
-        brought = self._send(document, repositories, labels, lease, cancel)
-        found = self._client.read_content(document.digest, MAX_DOCUMENT_BYTES)
-        if Digest.of(found, document.digest.algorithm) != document.digest:
-            if self._folder is None:
-                raise IntegrityError(f"containerd's copy of {document.digest} is damaged", hint="ctr content rm")
-            self._folder.replace(self._content.path(document.digest), document.digest)
+        with self._lock_of(document.digest):
+            brought = self._send(document, repositories, labels, lease, cancel)
+            found = self._client.read_content(document.digest, MAX_DOCUMENT_BYTES)
+            if Digest.of(found, document.digest.algorithm) != document.digest:
+                self._replace(document.digest)
         return brought
 
-    def replace_layer(self, layer: Descriptor) -> bool:
-        """Put the store's file in the place of containerd's damaged one; returns whether that is possible here."""
-        if self._folder is None:
+    def heal(self, layer: Descriptor, cancel: CancelToken) -> bool:
+        """Put the store's file, which was verified, in the place of containerd's if that one is damaged.
+
+        Returns:
+            Whether it was.
+
+        Raises:
+            IntegrityError: it is, and can't be replaced.
+        """
+        if self._folder is None or self._folder.is_same_file(self._content.path(layer.digest), layer.digest):
             return False
-        self._folder.replace(self._content.path(layer.digest), layer.digest)
+        try:
+            if not self._folder.is_damaged(layer, cancel):
+                return False
+        except OSError as error:
+            raise _damaged(layer.digest, error) from error
+        self._replace(layer.digest)
         return True
 
     def relink(self, layer: Descriptor) -> bool:
@@ -119,8 +139,17 @@ class BlobBringer:
         source = self._content.path(layer.digest)
         if self._folder.size(layer.digest) is None or self._folder.is_same_file(source, layer.digest):
             return False
-        self._folder.replace(source, layer.digest)
+        self._replace(layer.digest)
         return True
+
+    def _replace(self, digest: Digest) -> None:
+        """Put the store's file in the place of containerd's."""
+        if self._folder is None:
+            raise _damaged(digest)
+        try:
+            self._folder.replace(self._content.path(digest), digest)
+        except OSError as error:
+            raise _damaged(digest, error) from error
 
     def _take(
         self, layer: Descriptor, labels: Mapping[str, str], lease: str, folder: ContentFolder
@@ -130,13 +159,17 @@ class BlobBringer:
         for _ in range(_TRIES):
             try:
                 is_new = folder.place(source, layer.digest)
-            except FileNotFoundError:
-                raise ContentNotFoundError(str(layer.digest)) from None
-            if not is_new and folder.size(layer.digest) not in (None, layer.size):
-                # Nobody's valid content; bytes sent would be thrown away, as long as the name is there.
-                folder.replace(source, layer.digest)
-            if self._is_durable:
-                folder.sync(layer.digest.algorithm)
+                if not is_new and folder.size(layer.digest) not in (None, layer.size):
+                    # Nobody's valid content; bytes sent would be thrown away, as long as the name is there.
+                    folder.replace(source, layer.digest)
+                if self._is_durable:
+                    folder.sync(layer.digest.algorithm)
+            except OSError as error:
+                if not source.exists():
+                    raise ContentNotFoundError(str(layer.digest)) from None
+                # It worked when it was tried: perhaps the disk is full. Sending shows what containerd says of it.
+                log.warning("layer can't be placed", extra={"blob": str(layer.digest), "error": str(error)})
+                return None
             reach("publish-commit")
             ref = self._ref(layer.digest)
             written = content_writes.take(self._client, ref, layer.digest, layer.size, labels, lease)
@@ -177,8 +210,21 @@ class BlobBringer:
         if changed:
             self._client.label_content(digest, changed, lease)
 
+    def _lock_of(self, digest: Digest) -> threading.Lock:
+        return self._locks[hash(digest) % len(self._locks)]
+
     def _ref(self, digest: Digest) -> str:
         return f"imagestore-{self._store_id}-{digest}"
+
+
+def new_locks() -> tuple[threading.Lock, ...]:
+    """For all bringers into one containerd: a write is one client's at a time."""
+    return tuple(threading.Lock() for _ in range(_LOCKS))
+
+
+def _damaged(digest: Digest, error: OSError | None = None) -> IntegrityError:
+    why = f", and can't be replaced: {error.strerror or error}" if error else ""
+    return IntegrityError(f"containerd's copy of {digest} is damaged{why}", hint=f"ctr -n k8s.io content rm {digest}")
 
 
 def _source_labels(repositories: Collection[Reference], known: Mapping[str, str]) -> dict[str, str]:

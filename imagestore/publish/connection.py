@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Final
 
 import imagestore.publish.content_writes as content_writes
 import imagestore.publish.leases as leases
-from imagestore.errors import PreconditionError
+from imagestore.errors import ContentNotFoundError, PreconditionError, UnsupportedError
+from imagestore.oci.digest import Digest
+from imagestore.publish.blobs import new_locks
 from imagestore.publish.content_folder import ContentFolder
 from imagestore.publish.model import ContentWay
 from imagestore.publish.publication import LAYERS_AT_ONCE
 from imagestore.publish.unpacked import UnpackedImages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from imagestore.content.api import ContentStore
     from imagestore.publish.containerd import Containerd
@@ -49,6 +51,7 @@ class Connection:
         way_reason: why not by a cheaper way; empty for the cheapest.
         unpacked: which images are unpacked.
         slots: for layers that are brought or unpacked at a time, of all images together.
+        locks: of blobs that are brought.
     """
 
     version: str
@@ -58,6 +61,7 @@ class Connection:
     way_reason: str
     unpacked: UnpackedImages
     slots: threading.BoundedSemaphore
+    locks: Sequence[threading.Lock]
 
 
 def connect(
@@ -94,7 +98,8 @@ def connect(
         log.info("leases of an earlier publisher ended", extra={"leases": len(left)})
     log.info("containerd connected", extra={"version": version, "way": way.value, "reason": reason})
     slots = threading.BoundedSemaphore(LAYERS_AT_ONCE)
-    return Connection(version, plugins, folder, way, reason, UnpackedImages(client), slots)
+    unpacked = UnpackedImages(client, plugins.snapshotters)
+    return Connection(version, plugins, folder, way, reason, unpacked, slots, new_locks())
 
 
 def find_way(
@@ -103,6 +108,8 @@ def find_way(
     """Try the ways by which layers may come, the cheapest first: the one that works, and why not a cheaper one."""
     if plugins.content_root is None:
         return None, ContentWay.SENT, "containerd doesn't say where its content is"
+    if not _has_files(content):
+        return None, ContentWay.SENT, f"{content.name}: the store's content isn't in files of this machine"
     reasons: list[str] = []
     lease = f"{leases.begin_of_ids(store_id)}probe-{secrets.token_hex(8)}"
     client.create_lease(lease, time.time() + _PROBE_SECONDS)
@@ -114,12 +121,29 @@ def find_way(
                 lambda digest, size: content_writes.offset_of(client, lease, digest, size, lease) == size,
             )
             if not reason:
-                folder.clear()
+                _clear(folder)
                 return folder, way, "; ".join(reasons)
             reasons.append(f"{way.value}: {reason}")
     finally:
         client.delete_lease(lease, is_synced=False)
     return None, ContentWay.SENT, "; ".join(reasons)
+
+
+def _has_files(content: ContentStore) -> bool:
+    try:
+        content.path(Digest.of(b""))
+    except UnsupportedError:
+        return False
+    except ContentNotFoundError:
+        return True
+    return True
+
+
+def _clear(folder: ContentFolder) -> None:
+    try:
+        folder.clear()
+    except OSError as error:
+        log.warning("what an earlier publisher left stays", extra={"folder": str(folder.root), "error": str(error)})
 
 
 def _refuse_other_machines(client: Containerd, owner: Owner, *, takes_over: bool) -> None:

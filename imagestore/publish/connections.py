@@ -94,7 +94,12 @@ class Connections:
             client=self._client,
             content=store.content,
             bringer=BlobBringer(
-                self._client, store.content, connection.folder, self._owner.store_id, is_durable=self.keeps_layers
+                self._client,
+                store.content,
+                connection.folder,
+                self._owner.store_id,
+                is_durable=self.keeps_layers,
+                locks=connection.locks,
             ),
             owner=self._owner,
             keeps_layers=self.keeps_layers,

@@ -19,7 +19,8 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from imagestore.oci.digest import Digest
+from imagestore.errors import IntegrityError
+from imagestore.oci.digest import Digest, Verifier
 from imagestore.publish.model import ContentWay
 from imagestore.util.failpoint import reach
 from imagestore.util.files import reflink, sync_directory
@@ -28,15 +29,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.util.cancel import CancelToken
+
 #: Names of ours beside ``blobs``, where containerd never looks: only while a file is written, or replaces another.
 _SCRATCH: Final = re.compile(r"imagestore-[0-9a-f]+-[0-9a-f]{16}")
 _COPY_BYTES: Final = 1 << 30
+_READ_BYTES: Final = 1 << 20
 _READ_ONLY: Final = 0o444
 _PROBE_BYTES: Final = 50
 #: How often the collector may be faster.
 _PROBES: Final = 5
 #: The file system, or the kernel, makes no files without names.
 _NO_NAMELESS: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
+#: File systems of two kinds, or one that is not in the kernel.
+_NO_RANGES: Final = frozenset({errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 class ContentFolder:
@@ -68,14 +75,15 @@ class ContentFolder:
         """Give a blob of the store its name here; returns whether the name is new.
 
         Raises:
-            FileNotFoundError: the store's file is gone.
+            FileNotFoundError: the store's file is gone, or this folder.
             OSError: it can't be linked, or written.
         """
         target = self.path(digest)
         if os.path.lexists(target):
             return False
-        # containerd makes it with its first commit.
-        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # containerd makes these with its first commit, and its root when it starts.
+        for folder in (target.parent.parent, target.parent):
+            folder.mkdir(mode=0o755, exist_ok=True)
         reach("publish-place")
         try:
             if self.way is ContentWay.LINKED:
@@ -113,6 +121,25 @@ class ContentFolder:
             return os.path.samefile(source, self.path(digest))
         except FileNotFoundError:
             return False
+
+    def is_damaged(self, blob: Descriptor, cancel: CancelToken) -> bool:
+        """Whether the file under a blob's name has other bytes than the blob; False if there is none.
+
+        Raises:
+            OSError: it can't be read.
+        """
+        verifier = Verifier(blob.digest, blob.size)
+        try:
+            with open(self.path(blob.digest), "rb") as file:
+                while chunk := file.read(_READ_BYTES):
+                    cancel.check()
+                    verifier.update(chunk)
+            verifier.finish()
+        except FileNotFoundError:
+            return False
+        except IntegrityError:
+            return True
+        return False
 
     def sync(self, algorithm: str = "sha256") -> None:
         """Make the names in a folder of blobs durable."""
@@ -191,10 +218,22 @@ class ContentFolder:
             os.close(descriptor)
 
 
+def _copy_range(target: int, source: int) -> bool:
+    """Copy the rest of a file; returns whether its file systems can do that between them."""
+    try:
+        while os.copy_file_range(source, target, _COPY_BYTES):
+            pass
+    except OSError as error:
+        if error.errno in _NO_RANGES:
+            return False
+        raise
+    return True
+
+
 def _fill(target: int, source: int) -> None:
     """Copy a file into an empty one: by sharing its blocks, or in the kernel; then make it read-only and durable."""
-    if not reflink(target, source):
-        while os.copy_file_range(source, target, _COPY_BYTES):
+    if not reflink(target, source) and not _copy_range(target, source):
+        while os.sendfile(target, source, None, _COPY_BYTES):
             pass
     os.fchmod(target, _READ_ONLY)
     os.fsync(target)

@@ -11,7 +11,13 @@ import enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import imagestore.protos.containerd.content_pb2 as content_pb2
-from imagestore.errors import AlreadyExistsError, ImageServiceError, OutOfRangeError
+from imagestore.errors import (
+    AlreadyExistsError,
+    ImageServiceError,
+    IntegrityError,
+    OutOfRangeError,
+    PreconditionError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,24 +84,26 @@ def send(
         PRESENT, SENT, or TAKEN when all bytes were there.
 
     Raises:
-        PreconditionError: the bytes have another digest; the write is gone.
-        StoreBusyError: another client writes under this name.
+        IntegrityError: the bytes have another digest or size; the write is gone.
+        ServiceUnavailableError: another client writes under this name, or containerd can't be reached.
     """
-    with client.write(lease, cancel) as stream:
-        begin = content_pb2.WriteContentRequest(action=content_pb2.STAT, ref=ref, total=size, expected=str(digest))
-        try:
+    begin = content_pb2.WriteContentRequest(action=content_pb2.STAT, ref=ref, total=size, expected=str(digest))
+    end = content_pb2.WriteContentRequest(
+        action=content_pb2.COMMIT, total=size, offset=size, expected=str(digest), labels=labels
+    )
+    try:
+        with client.write(lease, cancel) as stream:
             start = _ask(stream, begin).offset
             if start < size:
                 source.seek(start)
                 _send_chunks(stream, source, start, size)
-            _ask(
-                stream,
-                content_pb2.WriteContentRequest(
-                    action=content_pb2.COMMIT, total=size, offset=size, expected=str(digest), labels=labels
-                ),
-            )
-        except AlreadyExistsError:
-            return Written.PRESENT
+            _ask(stream, end)
+    except AlreadyExistsError:
+        return Written.PRESENT
+    except (PreconditionError, OutOfRangeError) as error:
+        # What it has of it is wrong, or was when it was begun: the next try begins anew.
+        client.abort_write(ref)
+        raise IntegrityError(f"containerd doesn't take what was sent as {digest}: {error}") from error
     return Written.SENT if start < size else Written.TAKEN
 
 

@@ -10,6 +10,7 @@ from imagestore.errors import (
     ImageStoreError,
     IntegrityError,
     NotFoundError,
+    PreconditionError,
     PublishError,
     ServiceUnavailableError,
 )
@@ -108,6 +109,13 @@ class ImagePublisher:
             self._end_begun(entry)
             raise ImageNotFoundError(f"image {image_id} was removed from the store")
         connection = self._connections.current(store)
+        missing = [each for each in wanted.snapshotters if each not in connection.plugins.snapshotters]
+        if missing:
+            raise PreconditionError(
+                f"containerd has no snapshotter {', '.join(missing)}, which runtime handlers of the image have:"
+                f" {', '.join(wanted.handlers)}",
+                hint="is it in containerd's configuration, and does 'ctr plugins ls' say ok?",
+            )
         unmet = self._records.unmet_names(wanted)
         if not unmet and entry.begun is None and connection.unpacked.is_ready(store.content, wanted):
             self._states.met(entry, number)
@@ -159,6 +167,7 @@ class ImagePublisher:
 
     @staticmethod
     def _end_begun(entry: Entry) -> None:
-        begun, entry.begun = entry.begun, None
-        if begun is not None:
-            begun.end()
+        if entry.begun is not None:
+            # If this fails, the next publish goes on with it, and ends it.
+            entry.begun.end()
+            entry.begun = None

@@ -38,7 +38,7 @@ class Entry:
         is_asked: somebody joined the running publish, which has to look once more.
         ways: bytes of layers by the way they came.
         work: held by whoever changes this image in containerd.
-        begun: what was brought, with its lease; changed while ``work`` is held.
+        begun: what was brought, until its lease has ended; changed while ``work`` is held.
     """
 
     state: ImageState = ImageState.WANTED
@@ -157,7 +157,7 @@ class ImageStates:
         with self._lock:
             for image_id in image_ids:
                 entry = self._entries.setdefault(image_id, Entry())
-                if not (entry.is_running or entry.work.locked()):
+                if not (entry.is_running or entry.work.locked() or entry.begun is not None):
                     _met(entry, number)
 
     def cannot_run(self, entry: Entry, reason: str, number: int | None) -> None:
@@ -235,6 +235,15 @@ class ImageStates:
         now = self._clock()
         with self._lock:
             return [key for key, each in self._entries.items() if each.next_try is not None and each.next_try <= now]
+
+    def left_over(self) -> set[str]:
+        """The ids of images of which something was begun that nobody works on: their leases are to be ended."""
+        with self._lock:
+            return {
+                key
+                for key, each in self._entries.items()
+                if each.begun is not None and not (each.is_running or each.work.locked())
+            }
 
     def images_at_work(self) -> set[str]:
         """The ids of images of which something was begun, and may have a lease."""

@@ -12,7 +12,6 @@ import hashlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import AlreadyExistsError
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
@@ -39,37 +38,28 @@ def lease_id(store_id: str, image_id: str) -> str:
 
 
 def acquire(client: Containerd, store_id: str, image_id: str, clock: Callable[[], float]) -> str:
-    """Make the lease of an image, or take over the one that an earlier publish left; returns its id."""
+    """Make the lease of an image, or take over what earlier publishes left; returns its id.
+
+    Raises:
+        NotFoundError: one ended while it was taken over.
+    """
     wanted = lease_id(store_id, image_id)
-    ends_at = clock() + LIFETIME_SECONDS
-    try:
-        client.create_lease(wanted, ends_at)
-    except AlreadyExistsError:
-        return _taken_over(client, wanted, clock)
-    reach("publish-lease")
-    return wanted
-
-
-def _taken_over(client: Containerd, wanted: str, clock: Callable[[], float]) -> str:
-    """The newest lease of an image; replaced when half of its time is over."""
     left = {each: ends for each, ends in client.leases().items() if _number(each, wanted) is not None}
     ordered = sorted(left, key=lambda each: _number(each, wanted) or 0)
-    if not ordered:  # it ended between the two calls
-        client.create_lease(wanted, clock() + LIFETIME_SECONDS)
-        return wanted
-    newest = ordered[-1]
-    if len(ordered) == 1 and _seconds(left[newest]) - clock() > LIFETIME_SECONDS / 2:
-        return newest
-    replacement = f"{wanted}-{(_number(newest, wanted) or 1) + 1}"
-    client.create_lease(replacement, clock() + LIFETIME_SECONDS)
+    if len(ordered) == 1 and _seconds(left[ordered[0]]) - clock() > LIFETIME_SECONDS / 2:
+        return ordered[0]
+    lease = f"{wanted}-{(_number(ordered[-1], wanted) or 1) + 1}" if ordered else wanted
+    client.create_lease(lease, clock() + LIFETIME_SECONDS)
+    reach("publish-lease")
     for each in ordered:
         for kind, name in client.lease_resources(each):
-            client.add_resource(replacement, kind, name)
+            client.add_resource(lease, kind, name)
     for each in ordered:
         # Not synced: nothing is to be collected now.
         client.delete_lease(each, is_synced=False)
-    log.info("lease replaced", extra={"lease": replacement, "replaced": ordered})
-    return replacement
+    if ordered:
+        log.info("lease replaced", extra={"lease": lease, "replaced": ordered})
+    return lease
 
 
 def end_left(client: Containerd, store_id: str, images_at_work: Callable[[], Collection[str]]) -> list[str]:

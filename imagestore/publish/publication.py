@@ -21,7 +21,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import imagestore.publish.leases as leases
-from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, ServiceUnavailableError
+from imagestore.errors import (
+    ContentNotFoundError,
+    DocumentError,
+    ImageServiceError,
+    IntegrityError,
+    ServiceUnavailableError,
+)
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Verifier
 from imagestore.oci.image_config import chain_ids, image_config
@@ -240,10 +246,13 @@ class Publication:
     def _apply(self, target: SnapshotTarget, parent: str, chain_id: str, layer: SnapshotLayer) -> None:
         try:
             target.apply(parent, chain_id, layer)
-        except DamagedLayerError:
-            # A file that lay in containerd's folder may be the damaged one; if ours is, the caller repairs it.
+        except ServiceUnavailableError:
+            raise
+        except (DamagedLayerError, ImageServiceError):
+            # Bytes that can't be unpacked have no status of their own. If ours are damaged, the caller repairs them; a
+            # file that lay in containerd's folder may be, too.
             verify_blob(self._context.content, layer.blob, self.cancel)
-            if not self._context.bringer.replace_layer(layer.blob):
+            if not self._context.bringer.heal(layer.blob, self.cancel):
                 raise
             target.apply(parent, chain_id, layer)
 

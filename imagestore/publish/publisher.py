@@ -217,7 +217,7 @@ class Publisher:
             found = self.records.compare(wanted)
             removed = self.records.remove(store, number, found)
         self._forget_all_but(wanted)
-        unmet = unready.union(found.to_publish)
+        unmet = unready.union(found.to_publish, self.states.left_over() & wanted.keys())
         self.states.unmet(unmet)
         self.states.found_met(wanted.keys() - unmet, number)
         waiting = set() if is_full else self.states.waiting(unmet, number)

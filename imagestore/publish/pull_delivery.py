@@ -182,12 +182,12 @@ class Deliveries:
 
     def end(self, entry: Entry) -> None:
         """End what was begun of an image and nobody goes on with; its work was held, and is let go."""
-        begun, entry.begun = entry.begun, None
         try:
-            if begun is not None:
-                begun.end()
+            if entry.begun is not None:
+                entry.begun.end()
+            entry.begun = None
         except ImageStoreError as error:
-            log.warning("lease stays until the next connection", extra={"error": str(error)})
+            log.warning("lease stays until the next publish or connection", extra={"error": str(error)})
         finally:
             entry.work.release()
 

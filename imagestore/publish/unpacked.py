@@ -9,7 +9,7 @@ from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityErro
 from imagestore.publish.publication import ImageDocuments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from imagestore.content.api import ContentStore
     from imagestore.oci.descriptor import Descriptor
@@ -23,10 +23,15 @@ class UnpackedImages:
     """Compares images with the committed snapshots of a containerd; thread-safe.
 
     The chain id of a manifest's top layer never changes, so it is computed once.
+
+    Args:
+        client: of the containerd.
+        snapshotters: that it has; nothing is unpacked in others.
     """
 
-    def __init__(self, client: Containerd) -> None:
+    def __init__(self, client: Containerd, snapshotters: Collection[str]) -> None:
         self._client = client
+        self._snapshotters = snapshotters
         self._lock = threading.Lock()
         self._tops: dict[str, str] = {}
 
@@ -52,7 +57,8 @@ class UnpackedImages:
             tops = self._tops_of(content, image)
             for snapshotter in image.snapshotters:
                 if snapshotter not in there:
-                    there[snapshotter] = self._client.snapshots(snapshotter)
+                    is_loaded = snapshotter in self._snapshotters
+                    there[snapshotter] = self._client.snapshots(snapshotter) if is_loaded else set()
                 if not tops <= there[snapshotter]:
                     found.add(image.image_id)
             if image.image_id not in known:

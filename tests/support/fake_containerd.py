@@ -134,6 +134,7 @@ class FakeContainerd(grpc.ServerInterceptor):
         #: Exceptions that are faults of this module, or of what calls it.
         self.broken: list[BaseException] = []
         self.is_dead = False
+        self._life = 0
         self._clock = clock
         self.state = self._new_state()
         self.cri = CriPlugin(self)
@@ -168,6 +169,7 @@ class FakeContainerd(grpc.ServerInterceptor):
         """Lose every call and stream, and refuse others, until it is started; a handler may call this."""
         with self.lock:
             self.is_dead = True
+            self._life += 1
             listeners = list(self.listeners)
             for here in self.state.namespaces.values():
                 for ingest in here.ingests.values():
@@ -206,20 +208,21 @@ class FakeContainerd(grpc.ServerInterceptor):
         }
 
         def _one(request: Any, context: grpc.ServicerContext) -> Any:
-            with self._judged(context):
-                self._reach(name, is_after=False)
+            with self._judged(context) as reach:
+                reach(name, False)
                 answer = handler.unary_unary(request, context)
-                self._reach(name, is_after=True)
+                reach(name, True)
             return answer
 
         def _several(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            with self._judged(context):
-                self._reach(name, is_after=False)
+            with self._judged(context) as reach:
+                reach(name, False)
                 for answer in (handler.unary_stream or handler.stream_stream)(request, context):
                     if isinstance(answer, content_pb2.WriteContentResponse):
-                        self._reach(f"{name}/{content_pb2.WriteAction.Name(answer.action)}", is_after=True)
+                        reach(f"{name}/{content_pb2.WriteAction.Name(answer.action)}", True)
                     yield answer
-                self._reach(name, is_after=True)
+                if handler.unary_stream is not None:
+                    reach(name, True)
 
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(_one, **coders)
@@ -227,21 +230,19 @@ class FakeContainerd(grpc.ServerInterceptor):
             return grpc.unary_stream_rpc_method_handler(_several, **coders)
         return grpc.stream_stream_rpc_method_handler(_several, **coders)
 
-    def _reach(self, name: str, *, is_after: bool) -> None:
-        self._check_life()
-        self.faults.reach(name, is_after=is_after)
-        self._check_life()
-
-    def _check_life(self) -> None:
-        if self.is_dead:
-            raise RefusedError(grpc.StatusCode.UNAVAILABLE, "containerd was killed")
-
     @contextlib.contextmanager
-    def _judged(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Exceptions to statuses."""
+    def _judged(self, context: grpc.ServicerContext) -> Iterator[Callable[[str, bool], None]]:
+        """Exceptions to statuses; gives a function that says that a place is reached, before or after the effect."""
+        life = self._life
+
+        def _reach(name: str, is_after: bool) -> None:
+            self._check_life(life)
+            self.faults.reach(name, is_after=is_after)
+            self._check_life(life)
+
         refused: RefusedError
         try:
-            yield
+            yield _reach
             return
         except RefusedError as error:
             refused = error
@@ -249,6 +250,10 @@ class FakeContainerd(grpc.ServerInterceptor):
             self.broken.append(error)
             raise
         context.abort(refused.code, str(refused))
+
+    def _check_life(self, life: int) -> None:
+        if self.is_dead or life != self._life:
+            raise RefusedError(grpc.StatusCode.UNAVAILABLE, "containerd was killed")
 
     def _publish(self, namespace: str, topic: str, name: str) -> None:
         if namespace == CriPlugin.NAMESPACE:
@@ -402,7 +407,12 @@ class FakeContainerd(grpc.ServerInterceptor):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             path.write_bytes(data)
-        self.here.blobs.setdefault(digest, Blob(len(data), _references_of(data)))
+        self.record_content(digest, len(data), _references_of(data))
+
+    def record_content(self, digest: str, size: int, labels: dict[str, str]) -> None:
+        """Let a blob be content of the namespace."""
+        with self.lock:
+            self.here.blobs.setdefault(digest, Blob(size, dict(labels)))
 
     def remove_content(self, digest: str) -> None:
         """As ``ctr content rm``."""
