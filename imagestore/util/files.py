@@ -20,8 +20,9 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, InvalidInputError, PreconditionError
+from imagestore.util.cancel import never_cancelled
 from imagestore.util.failpoint import reach
-from imagestore.util.trees import go_on, remove_content
+from imagestore.util.trees import remove_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -220,7 +221,7 @@ def write_refusal(path: str | os.PathLike[str], error: OSError) -> ImageStoreErr
     return PreconditionError(message, hint=FULL_HINT if error.errno in _FULL else "choose another place")
 
 
-def partial_name(final: str, *, check: Callable[[], None] = go_on) -> str:
+def partial_name(final: str, *, check: Callable[[], None] = never_cancelled) -> str:
     """A new name next to the final one; removes what dead writers of this user left there, as far as possible.
 
     ``check`` is called often meanwhile; what it raises ends that.

@@ -48,7 +48,7 @@ _READ_BYTES: Final = 1024 * 1024
 _CLOSED: Final = 0o700
 _BUNDLE_MODE: Final = 0o755
 #: What a cancelled unpacking takes for removing what it has made.
-_PATIENCE_SECONDS: Final = 0.5
+_PATIENCE_SECONDS: Final = 0.25
 #: What files get from the folder above, which isn't the image's (acl(5)).
 _DEFAULT_ACL: Final = "system.posix_acl_default"
 
@@ -100,7 +100,7 @@ class UnpackWork:
             UnsupportedError: a Windows image.
             OperationCancelledError: cancelled.
 
-        In all cases nothing is left; after a cancellation what can't be removed in half a second (see in_place()).
+        In all cases nothing is left; after a cancellation what can't be removed at once (see in_place()).
         """
         path = os.path.abspath(os.fspath(folder))
         with in_place(path, self.cancel) as partial:
@@ -172,7 +172,8 @@ class UnpackWork:
         what = f"layer {layer.digest}"
         before = applier.unpacked.entries
         with self.content.open(layer.digest) as file:
-            pieces = self._bounded(plain(self._pieces(file, layer), what=what), applier.unpacked, what)
+            decompressed = plain(self._pieces(file, layer), what=what, check=self.cancel.check)
+            pieces = self._bounded(decompressed, applier.unpacked, what)
             most = self.limits.header_bytes
             with LayerStream(pieces, diff_id.algorithm, what=what, cancel=self.cancel, header_bytes=most) as stream:
                 applier.apply(stream, what=what)
@@ -193,7 +194,6 @@ class UnpackWork:
     def _pieces(self, file: BinaryIO, layer: Descriptor) -> Iterator[bytes]:
         done = 0
         while piece := file.read(_READ_BYTES):
-            self.cancel.check()  # a piece may be nothing without its compression, and so may all the others
             yield piece
             done += len(piece)
             self.observer(LayerUnpacking(layer, done))
@@ -203,8 +203,8 @@ class UnpackWork:
 def in_place(path: str, cancel: CancelToken) -> Iterator[str]:
     """A new folder next to its final place; moved there when the block succeeds, else removed.
 
-    When it is cancelled, no more than half a second goes into the removal. The hint of the error then names the folder
-    with the rest, which the next unpacking to this place removes.
+    When it is cancelled, no more than a quarter of a second goes into the removal. The hint of the error then names the
+    folder with the rest, which the next unpacking to this place removes.
 
     Args:
         path: the final place: not there, or an empty folder.
