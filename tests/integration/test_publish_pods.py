@@ -14,6 +14,7 @@ from tests.support.pod_node import PodNode, both_run, halted, pod_node
 
 pytestmark = pytest.mark.integration
 
+
 @pytest.fixture(scope="module", params=["overlayfs", "native"])
 def any_node(pod_registry: DockerRegistry, request: pytest.FixtureRequest) -> Iterator[PodNode]:
     with pod_node(pod_registry, snapshotter=request.param) as made:

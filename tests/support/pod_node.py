@@ -116,7 +116,11 @@ class PodNode:
         """What a command prints; it must succeed."""
         command = [sys.executable, "-m", "imagestore", "--root", str(self.store), "--config"]
         done = subprocess.run(
-            [*command, str(self.containerd.config), *arguments], capture_output=True, text=True, timeout=120, check=False
+            [*command, str(self.containerd.config), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -197,7 +201,12 @@ class PodNode:
         try:
             until(is_empty, "nothing is left")
         except AssertionError:
-            print(self.containerd.ctr("images", "ls"), self.rests(), self.snapshots(), self.containerd.ctr("content", "ls"))
+            print(
+                self.containerd.ctr("images", "ls"),
+                self.rests(),
+                self.snapshots(),
+                self.containerd.ctr("content", "ls"),
+            )
             raise
 
     def snapshots(self) -> dict[str, str]:
