@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import imagestore.publish.content_writes as content_writes
 import imagestore.publish.leases as leases
-from imagestore.errors import PreconditionError
+from imagestore.errors import ContentNotFoundError, PreconditionError, UnsupportedError
+from imagestore.oci.digest import Digest
 from imagestore.publish.blobs import new_locks
 from imagestore.publish.content_folder import ContentFolder
 from imagestore.publish.model import ContentWay
@@ -107,6 +108,8 @@ def find_way(
     """Try the ways by which layers may come, the cheapest first: the one that works, and why not a cheaper one."""
     if plugins.content_root is None:
         return None, ContentWay.SENT, "containerd doesn't say where its content is"
+    if not _has_files(content):
+        return None, ContentWay.SENT, f"{content.name}: the store's content isn't in files of this machine"
     reasons: list[str] = []
     lease = f"{leases.begin_of_ids(store_id)}probe-{secrets.token_hex(8)}"
     client.create_lease(lease, time.time() + _PROBE_SECONDS)
@@ -124,6 +127,16 @@ def find_way(
     finally:
         client.delete_lease(lease, is_synced=False)
     return None, ContentWay.SENT, "; ".join(reasons)
+
+
+def _has_files(content: ContentStore) -> bool:
+    try:
+        content.path(Digest.of(b""))
+    except UnsupportedError:
+        return False
+    except ContentNotFoundError:
+        return True
+    return True
 
 
 def _clear(folder: ContentFolder) -> None:

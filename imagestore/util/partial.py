@@ -24,9 +24,10 @@ from imagestore.errors import (
     OperationCancelledError,
     PreconditionError,
 )
+from imagestore.util.cancel import never_cancelled
 from imagestore.util.failpoint import reach
 from imagestore.util.files import write_refusal
-from imagestore.util.trees import go_on, remove_content
+from imagestore.util.trees import remove_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +46,7 @@ _CLOSED: Final = 0o700
 #: A writer has this long between making its temporary file and locking it.
 _LEAST_AGE_SECONDS: Final = 60.0
 #: What cancelled work takes for removing what it has made.
-_PATIENCE_SECONDS: Final = 0.5
+_PATIENCE_SECONDS: Final = 0.25
 #: Errors that say that the name of a folder is that of nothing, of a file or of a link.
 _OTHERS: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 _HINT: Final = "name a place in a folder where only you can write, and move the result afterwards"
@@ -56,8 +57,8 @@ def new_folder(path: str, *, mode: int = _CLOSED, cancel: CancelToken | None = N
     """A new folder, which gets its name when the block succeeds and is removed otherwise.
 
     The block gets its descriptor. Nothing but that may be used: its name may lead elsewhere. When the token is
-    cancelled, no more than half a second goes into the removal. The hint of the error then names the folder with the
-    rest, which the next work for this place removes.
+    cancelled, no more than a quarter of a second goes into the removal. The hint of the error then names the folder
+    with the rest, which the next work for this place removes.
 
     Args:
         path: absolute; not there, or an empty folder.
@@ -144,7 +145,7 @@ def _temporary(final: str) -> str:
 @contextlib.contextmanager
 def _renamed(path: str, make: Callable[[int, str], int], cancel: CancelToken | None = None) -> Iterator[int]:
     """What ``make`` makes in the open folder under the temporary name, renamed when the block succeeds."""
-    check = _patient(cancel) if cancel is not None else go_on
+    check = _patient(cancel) if cancel is not None else never_cancelled
     with contextlib.ExitStack() as stack:
         with _translated(path):
             folder, final = os.path.split(path)
@@ -273,7 +274,7 @@ def _patient(cancel: CancelToken) -> Callable[[], None]:
     return _check
 
 
-def _remove(above: int, name: str, descriptor: int, check: Callable[[], None] = go_on) -> None:
+def _remove(above: int, name: str, descriptor: int, check: Callable[[], None] = never_cancelled) -> None:
     """Remove what is open, as far as possible; what others have given its name stays."""
     with contextlib.suppress(OSError, OperationCancelledError):
         is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
@@ -286,7 +287,7 @@ def _remove(above: int, name: str, descriptor: int, check: Callable[[], None] = 
             (os.rmdir if is_folder else os.unlink)(name, dir_fd=above)
 
 
-def _remove_leftovers(above: int, dead: re.Pattern[str], check: Callable[[], None] = go_on) -> None:
+def _remove_leftovers(above: int, dead: re.Pattern[str], check: Callable[[], None] = never_cancelled) -> None:
     """Remove what dead writers of this user left under such names, as far as possible.
 
     Where another user can rename what is in the folder, it stays: a folder of ours with such a name may be any.

@@ -1,7 +1,8 @@
 """Trees of files removed or walked through, however deep and full their folders are.
 
-A folder is read name by name, and its names are removed while it is read: memory doesn't grow with what is in it. One
-descriptor is open for each folder on the way down, and no link is followed.
+A folder is read name by name, and its names are removed while it is read: memory doesn't grow with what is in it. Some
+file systems skip names while others are removed, so each folder is read twice; folders that stay are looked into the
+second time. One descriptor is open for each folder on the way down, and no link is followed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import enum
 import errno
 import os
 from typing import TYPE_CHECKING, Final
+
+from imagestore.util.cancel import never_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,10 +32,6 @@ class Choice(enum.Enum):
     ENTER = enum.auto()
 
 
-def go_on() -> None:
-    """A check that never stops anything."""
-
-
 class _Level:
     """A folder on the way down.
 
@@ -42,10 +41,10 @@ class _Level:
         is_going: it is removed itself.
         status: when it was opened.
         names: what is still to be read of it.
-        has_lost: something was removed from it since its reading began.
+        is_second: it is read for the second time.
     """
 
-    __slots__ = ("has_lost", "is_going", "name", "names", "path", "status")
+    __slots__ = ("is_going", "is_second", "name", "names", "path", "status")
 
     def __init__(self, descriptor: int, name: str, path: str, *, is_going: bool) -> None:
         self.name = name
@@ -53,7 +52,7 @@ class _Level:
         self.is_going = is_going
         self.status = os.fstat(descriptor)
         self.names = os.scandir(descriptor)
-        self.has_lost = False
+        self.is_second = False
 
 
 class _Walk:
@@ -80,10 +79,9 @@ class _Walk:
                 found = next(level.names, None)
                 if found is not None:
                     self._take(level, found.name)
-                elif level.has_lost:
-                    # Some file systems skip names while others are removed.
+                elif not level.is_second:
                     level.names.close()
-                    level.names, level.has_lost = os.scandir(self._here), False
+                    level.names, level.is_second = os.scandir(self._here), True
                 else:
                     self._leave(self._levels.pop())
         finally:
@@ -94,10 +92,10 @@ class _Walk:
     def _take(self, level: _Level, name: str) -> None:
         path = level.path + name
         choice = Choice.REMOVE if level.is_going else self._choose(path)
-        if choice is Choice.KEEP:
+        if choice is Choice.KEEP or (choice is Choice.ENTER and not level.is_second):
             return
         is_going = choice is Choice.REMOVE
-        if is_going and self._unlinked(level, name):
+        if is_going and self._unlinked(name):
             return
         try:
             inner = _opened(self._here, name, is_going=is_going)
@@ -111,7 +109,7 @@ class _Walk:
         self._here = inner
         self._levels.append(_Level(inner, name, f"{path}/", is_going=is_going))
 
-    def _unlinked(self, level: _Level, name: str) -> bool:
+    def _unlinked(self, name: str) -> bool:
         """Remove what is no folder; False for a folder."""
         try:
             os.unlink(name, dir_fd=self._here)
@@ -121,7 +119,6 @@ class _Walk:
             if error.errno not in _IS_FOLDER:
                 raise
             return False
-        level.has_lost = True
         return True
 
     def _leave(self, level: _Level) -> None:
@@ -142,7 +139,6 @@ class _Walk:
             self._here, above = above, -1
             if level.is_going:
                 os.rmdir(level.name, dir_fd=self._here)
-                parent.has_lost = True
         finally:
             if above >= 0:
                 os.close(above)
@@ -166,13 +162,13 @@ def prune(
     folder: int,
     choose: Callable[[str], Choice],
     *,
-    check: Callable[[], None] = go_on,
+    check: Callable[[], None] = never_cancelled,
     on_leaving: Callable[[int, str], None] | None = None,
 ) -> None:
     """Remove what is chosen of all that is below an open folder. Folders that stay keep their times.
 
     Args:
-        choose: gets the path of each name, from the folder on.
+        choose: gets the path of each name, from the folder on, at most twice.
         check: called before each step; what it raises ends the walk.
         on_leaving: gets each folder that stays, the given one too, after all below it: its descriptor and path.
 
@@ -182,12 +178,12 @@ def prune(
     _Walk(folder, choose, check, on_leaving).run()
 
 
-def remove_content(folder: int, *, check: Callable[[], None] = go_on) -> None:
+def remove_content(folder: int, *, check: Callable[[], None] = never_cancelled) -> None:
     """Remove all that is below an open folder; arguments and errors as for prune()."""
     prune(folder, lambda _: Choice.REMOVE, check=check)
 
 
-def remove_folder(above: int, name: str, *, check: Callable[[], None] = go_on) -> None:
+def remove_folder(above: int, name: str, *, check: Callable[[], None] = never_cancelled) -> None:
     """Remove a folder of an open folder with all below it; arguments and errors as for prune()."""
     folder = _opened(above, name, is_going=True)
     try:

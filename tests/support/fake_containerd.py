@@ -89,6 +89,12 @@ class Faults:
         with self._lock:
             self._faults.append(Fault(call, act, after, skip, count))
 
+    @property
+    def is_any_left(self) -> bool:
+        """Whether one is to come."""
+        with self._lock:
+            return any(each.count for each in self._faults)
+
     def clear(self) -> None:
         """No fault is to come, and no call was made."""
         with self._lock:
@@ -407,7 +413,12 @@ class FakeContainerd(grpc.ServerInterceptor):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             path.write_bytes(data)
-        self.here.blobs.setdefault(digest, Blob(len(data), _references_of(data)))
+        self.record_content(digest, len(data), _references_of(data))
+
+    def record_content(self, digest: str, size: int, labels: dict[str, str]) -> None:
+        """Let a blob be content of the namespace."""
+        with self.lock:
+            self.here.blobs.setdefault(digest, Blob(size, dict(labels)))
 
     def remove_content(self, digest: str) -> None:
         """As ``ctr content rm``."""

@@ -62,7 +62,8 @@ class LayerUnpacker:
         what = f"layer {layer.digest}"
         before = applier.unpacked.entries
         with self.content.open(layer.digest) as file:
-            pieces = self._bounded(plain(self._pieces(file, layer), what=what), applier.unpacked, what)
+            decompressed = plain(self._pieces(file, layer), what=what, check=self.cancel.check)
+            pieces = self._bounded(decompressed, applier.unpacked, what)
             most = self.limits.header_bytes
             with LayerStream(pieces, diff_id.algorithm, what=what, cancel=self.cancel, header_bytes=most) as stream:
                 applier.apply(stream, what=what)
@@ -83,7 +84,6 @@ class LayerUnpacker:
     def _pieces(self, file: BinaryIO, layer: Descriptor) -> Iterator[bytes]:
         done = 0
         while piece := file.read(_READ_BYTES):
-            self.cancel.check()  # a piece may be nothing without its compression, and so may all the others
             yield piece
             done += len(piece)
             self.observer(LayerUnpacking(layer, done))

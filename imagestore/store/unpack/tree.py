@@ -21,7 +21,8 @@ from imagestore.store.unpack.entry import shown
 from imagestore.store.unpack.metadata import FolderState
 from imagestore.store.unpack.path_table import PathTable
 from imagestore.store.unpack.paths import MOST_PATH_BYTES, byte_length, joined, parts_of
-from imagestore.util.trees import Choice, go_on, prune, remove_folder
+from imagestore.util.cancel import never_cancelled
+from imagestore.util.trees import Choice, prune, remove_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +79,7 @@ class Tree:
         has_default_acl: some folder may have an access list that files made in it would inherit (acl(5)).
     """
 
-    def __init__(self, descriptor: int, *, what: str, check: Callable[[], None] = go_on) -> None:
+    def __init__(self, descriptor: int, *, what: str, check: Callable[[], None] = never_cancelled) -> None:
         self.what = what
         self._check = check
         self._root = Folder(os.dup(descriptor), ())

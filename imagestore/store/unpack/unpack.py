@@ -80,7 +80,7 @@ class UnpackWork:
             OperationCancelledError: cancelled.
 
         In all cases nothing is left but what others have moved away (an empty folder, or all of it with the folder
-        above), and after a cancellation what can't be removed in half a second (see new_folder()).
+        above), and after a cancellation what can't be removed at once (see new_folder()).
         """
         path = _absolute(folder)
         with new_folder(path, cancel=self.cancel) as top, entry_named(path):
