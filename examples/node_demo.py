@@ -98,6 +98,7 @@ def play(node: Node, registry: RegistryServer, both: tuple[str, str]) -> int:
     registry.server.close()
     node.wipe()
     node.start_containerd()
+    node.imagestore("publish")
     again = [node.run(handler) for handler in ("host", "guest")]
     right = first == again == list(both)
     print(
