@@ -92,8 +92,6 @@ class MirrorApp:
             code = "RANGE_INVALID" if error.status == 416 else "UNSUPPORTED"
             response = _error(error.status, code, error.reason)
             response.headers.extend({name: error.headers[name] for name in _KEPT if name in error.headers})
-        except (ConnectionError, asyncio.CancelledError):
-            raise  # the client went away
         except Exception:
             log.exception("a request failed", extra={"path": request.path})
             response = _refusal(request, ServerError("the mirror's log says why"))
@@ -233,38 +231,41 @@ async def _send_blob(
         response.content_length = end - start
         if status == 206:
             response.headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-        await response.prepare(request)
         try:
+            await response.prepare(request)
             while start < end:
                 count = min(await source.available(start, end), start + _WINDOW_BYTES) - start
                 async with asyncio.timeout(_WINDOW_SECONDS):
                     await _send(request, response, source.file, start, count)
                 served(count)
                 start += count
+            await response.write_eof()
+        # The status line is sent, so no error answer is possible.
         except (ImageStoreError, RestartedError) as error:
             _cut_off(request, f"the blob can't be fetched: {error}")
         except TimeoutError:
             _cut_off(request, "it reads too slowly")
-        except ConnectionError:
-            raise  # the client went away
+        except ConnectionError as error:
+            _cut_off(request, f"it went away: {error}", level=logging.DEBUG)
+        except OSError as error:
+            _cut_off(request, f"the blob can't be sent: {error}")
         except Exception:
-            # The status line is sent, so no error answer is possible.
             log.exception("a blob can't be sent", extra={"path": request.path})
             _cut_off(request, "internal error")
-        else:
-            await response.write_eof()
         return response
 
 
 async def _send(request: web.Request, response: web.StreamResponse, file: BinaryIO, start: int, count: int) -> None:
     """Send part of a file; without TLS the kernel copies it."""
     transport = request.transport
-    if transport is None:
-        raise ConnectionResetError("the client went away")
+    if transport is None or transport.is_closing():
+        raise ConnectionResetError("it closed the connection")
     if transport.get_extra_info("sslcontext") is None:
-        if await asyncio.get_running_loop().sendfile(transport, file, start, count) != count:
-            raise RestartedError
-        return
+        # For this file or connection there may be no such call. asyncio's own substitute moves the file's position.
+        with contextlib.suppress(asyncio.SendfileNotAvailableError):
+            if await asyncio.get_running_loop().sendfile(transport, file, start, count, fallback=False) != count:
+                raise RestartedError
+            return
     end = start + count
     while start < end:
         piece = await asyncio.to_thread(os.pread, file.fileno(), min(_PIECE_BYTES, end - start), start)
@@ -274,9 +275,9 @@ async def _send(request: web.Request, response: web.StreamResponse, file: Binary
         start += len(piece)
 
 
-def _cut_off(request: web.Request, why: str) -> None:
+def _cut_off(request: web.Request, why: str, *, level: int = logging.WARNING) -> None:
     """End the connection, so that the body is seen to be incomplete."""
-    log.warning("disconnected a client: %s", why, extra={"path": request.path, "client": request.remote})
+    log.log(level, "disconnected a client: %s", why, extra={"path": request.path, "client": request.remote})
     if request.transport is not None:
         request.transport.abort()
 
