@@ -51,8 +51,6 @@ _MOST_LISTED: Final = 10_000
 _NOT_FOUND: Final = frozenset(
     {Category.NOT_FOUND, Category.INVALID_ARGUMENT, Category.PERMISSION_DENIED, Category.UNAUTHENTICATED}
 )
-#: RFC 7234, section 5.5.1.
-_STALE: Final = '110 imagestore "Response is Stale"'
 
 
 class MirrorApp:
@@ -109,12 +107,8 @@ class MirrorApp:
         repository = self._repository(request)
         reference = repository.reference(request.match_info["reference"])
         found = await self._mirror.document(repository, reference)
-        headers = _headers(found.descriptor.digest)
+        headers = {**_headers(found.descriptor.digest), **found.freshness.headers()}
         headers["Content-Type"] = found.descriptor.media_type
-        if found.age_seconds:
-            headers["Age"] = str(int(found.age_seconds))
-        if found.is_stale:
-            headers["Warning"] = _STALE
         if request.method == "GET" and not repository.is_for_replica:
             self._mirror.counters.count("served_bytes", repository.upstream.name, len(found.raw))
         return web.Response(body=found.raw, headers=headers)
@@ -139,8 +133,9 @@ class MirrorApp:
 
     async def _tags(self, request: web.Request) -> web.Response:
         repository = self._repository(request)
-        tags = sorted(await self._mirror.lists.tags(repository))
-        page, headers = _page(request, tags)
+        tags, freshness = await self._mirror.lists.tags(repository)
+        page, headers = _page(request, sorted(tags))
+        headers |= freshness.headers()
         return web.json_response({"name": request.match_info["name"], "tags": page}, headers=headers)
 
     async def _catalog(self, request: web.Request) -> web.Response:
@@ -154,9 +149,8 @@ class MirrorApp:
     async def _referrers(self, request: web.Request) -> web.Response:
         repository, digest = self._repository(request), Digest.parse(request.match_info["digest"])
         artifact_type = request.query.get("artifactType", "")
-        found = await self._mirror.lists.referrers(repository, digest, artifact_type)
-        headers = _headers()
-        headers["Content-Type"] = OCI_INDEX
+        found, freshness = await self._mirror.lists.referrers(repository, digest, artifact_type)
+        headers = {**_headers(), **freshness.headers(), "Content-Type": OCI_INDEX}
         if artifact_type:
             headers["OCI-Filters-Applied"] = "artifactType"
         index = {
