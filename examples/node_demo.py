@@ -24,8 +24,7 @@ import grpc
 from imagestore import platforms
 from imagestore.protos.cri import api_pb2 as cri
 from imagestore.protos.cri.api_pb2_grpc import ImageServiceStub, RuntimeServiceStub
-from imagestore.testing import Image, RegistryServer, build_image, build_index
-from imagestore.testing.builders.programs import program_layer
+from imagestore.testing import Image, RegistryServer, build_image, build_index, program_layer
 
 #: What one kernel runs: programs of its own architecture, and of the 32-bit one before it.
 PLATFORMS = {"amd64": ("linux/amd64", "linux/386"), "arm64": ("linux/arm64", "linux/arm")}

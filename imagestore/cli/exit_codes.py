@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import imagestore.errors as errors
 from imagestore.cli.render import printable
 from imagestore.errors import Category, ConfigError
+from imagestore.util.logins import without_logins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -86,7 +87,7 @@ def say(line: str) -> None:
 
 def note(text: str) -> None:
     """Write a line to standard error with the program's name in front."""
-    say(f"imagestore: {printable(text)}")
+    say(f"imagestore: {printable(without_logins(text))}")
 
 
 def warn(subject: str, warnings: Iterable[str]) -> None:
@@ -106,7 +107,7 @@ def report(error: errors.ImageStoreError) -> ExitStatus:
     """Write one line (and the hint on a second) to standard error; return the exit status."""
     note(str(error))
     if error.hint:
-        say(f"  hint: {printable(error.hint)}")
+        say(f"  hint: {printable(without_logins(error.hint))}")
     return exit_status(error)
 
 

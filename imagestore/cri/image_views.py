@@ -94,11 +94,11 @@ class KubeletView:
     def record(self, store: ImageStore, spec: ImageSpec) -> ImageRecord | None:
         """See ImageView."""
         found = records.find_record(store, spec)
-        if found is not None or spec.runtime_handler or spec.annotations or not spec.image:
+        if spec.runtime_handler or spec.annotations or not spec.image:
             return found
-        others = [image.record for image in store.list(name=spec.image)]
-        self._warn(store, others)
-        return others[0] if others else None
+        every = [image.record for image in store.list(name=spec.image)]
+        self._warn(store, every)
+        return found or (every[0] if every else None)
 
     def group_of(self, store: ImageStore, record: ImageRecord) -> Group:
         """See ImageView."""

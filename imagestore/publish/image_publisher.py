@@ -12,9 +12,9 @@ from imagestore.errors import (
     IntegrityError,
     NotFoundError,
     PreconditionError,
-    PublishError,
     ServiceUnavailableError,
 )
+from imagestore.publish.model import PublishError
 from imagestore.publish.publication import NotRunnableError, Publication, repair_image
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ class ImagePublisher:
                 number = store.metadata.generation()
                 self._publish(store, image_id, entry, number)
         except NotRunnableError as error:
-            log.info("not runnable", extra={"image_id": image_id, "reason": str(error)})
+            if entry.reason != str(error):  # said once, though every status call looks again
+                log.info("not runnable", extra={"image_id": image_id, "reason": str(error)})
             self._states.cannot_run(entry, str(error), number)
         except ImageNotFoundError as error:
             self._states.gone(entry)

@@ -12,6 +12,7 @@ from imagestore.testing import faults
 from imagestore.testing.builders.images import Entry, Image, attestation, build_artifact, build_image, build_index
 from imagestore.testing.builders.invalid_images import InvalidImage, invalid_images
 from imagestore.testing.builders.layers import Layer, foreign_layer, layer, synthetic_layer
+from imagestore.testing.builders.programs import program_layer
 from imagestore.testing.engine.auth import BasicAuth, TokenAuth
 from imagestore.testing.engine.distribution import Library
 from imagestore.testing.engine.ledger import Ledger
@@ -51,6 +52,7 @@ __all__ = [
     "load_tape",
     "make_tape",
     "mount",
+    "program_layer",
     "replay",
     "save_tape",
     "synthetic_layer",

@@ -10,7 +10,10 @@ import pytest
 
 from imagestore import BucketSettings
 from tests.support.ceph import ACCESS_KEY, SECRET_KEY, Ceph, ceph
+from tests.support.peers import DockerRegistry, docker_registry
+from tests.support.pod_node import PodNode, pod_node
 from tests.support.postgres import Postgres, postgres
+from tests.support.runnable_images import PAUSE, runnable_index
 from tests.support.shared_place import SharedPlace
 
 
@@ -71,3 +74,26 @@ def shared_place(
     place = SharedPlace(database_url, f"s3://{bucket}/images", shared_gateway, tmp_path, monkeypatch)
     place.be_machine("one")
     return place
+
+
+@pytest.fixture(scope="session")
+def pod_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerRegistry]:
+    """A registry that has what a PodNode expects."""
+    with docker_registry(tmp_path_factory.mktemp("registry")) as running:
+        running.push("pause", "1", PAUSE)
+        running.push("app", "1", runnable_index(layers=2))
+        yield running
+
+
+@pytest.fixture(scope="session")
+def running_containerd_node(pod_registry: DockerRegistry) -> Iterator[PodNode]:
+    """A node for all tests that leave its containerd empty."""
+    with pod_node(pod_registry) as made:
+        yield made
+
+
+@pytest.fixture
+def node(running_containerd_node: PodNode) -> Iterator[PodNode]:
+    """A node with the sandbox image; afterwards nothing may be left in its containerd."""
+    with running_containerd_node.test():
+        yield running_containerd_node

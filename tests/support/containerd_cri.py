@@ -103,7 +103,7 @@ class Pods:
 
 
 class CriContainerd:
-    """One that runs; also killed, started again, and wiped.
+    """One that is started, killed, started again, and wiped.
 
     Args:
         folder: of its own; short, since its sockets are there.
@@ -117,6 +117,7 @@ class CriContainerd:
         self.socket = folder / "c.sock"
         self.endpoint = f"unix://{self.socket}"
         self.log_path = folder / "log"
+        self.content = folder / "root" / "io.containerd.content.v1.content"
         proxy = folder / "proxy.toml"
         if content is not None:
             proxy.write_text(readme_proxy(content))
@@ -130,7 +131,6 @@ class CriContainerd:
         )
         self.config.write_text(text)
         self._process: subprocess.Popen[bytes] | None = None
-        self.start()
 
     def start(self) -> None:
         """Start it, and wait until its CRI answers."""
@@ -202,13 +202,15 @@ def pod_containerd(pods: Pods, *, content: Path | None = None) -> Iterator[CriCo
 
     Args:
         pods: how.
-        content: socket of the proxy content store that it uses instead of its own.
+        content: socket of the proxy content store that it uses instead of its own; the caller starts it.
     """
     if os.geteuid() != 0:
         pytest.skip("running containers needs root")
     need("runc")
     with short_folder() as folder:
         running = CriContainerd(folder, content=content, pods=pods)
+        if content is None:
+            running.start()
         try:
             yield running
         finally:
@@ -224,6 +226,7 @@ def containerd_cri(content: Path | None = None) -> Iterator[str]:
     """
     with short_folder() as folder:
         running = CriContainerd(folder, content=content)
+        running.start()
         try:
             yield running.endpoint
             own = folder / "root" / "io.containerd.content.v1.content"

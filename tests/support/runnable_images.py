@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
-from imagestore.testing import build_image, build_index, layer
+from imagestore.testing import build_image, build_index, layer, program_layer
 from imagestore.testing.builders.images import read_platform
-from imagestore.testing.builders.programs import program_layer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ from imagestore.cri.client import CriImageService
 from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class Server:
@@ -32,6 +32,7 @@ class Server:
         options: more options of ``imagestore serve``.
         config: of handlers, or none.
         environment: more variables.
+        wrapper: a command in front, which becomes the server.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Server:
         *options: str,
         config: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        wrapper: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         self.socket = folder / "run" / "i.sock"
@@ -50,7 +52,8 @@ class Server:
         manager = folder / f"notify-{time.monotonic_ns()}"
         self._manager.bind(str(manager))
         self.messages: list[str] = []
-        command = [sys.executable, "-m", "imagestore", "serve", "--root", str(root), "--log-format", "json", *options]
+        command = [*wrapper, sys.executable, "-m", "imagestore", "serve"]
+        command += ["--root", str(root), "--log-format", "json", *options]
         if config is not None:
             command += ["--config", str(config)]
         if isinstance(root, Path):

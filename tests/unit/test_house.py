@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import logging
 import re
 from pathlib import Path
 
@@ -98,6 +99,18 @@ def test_the_map_of_the_architecture_names_modules_that_exist() -> None:
         if not list((TOP / room).rglob(f"{name.rstrip('/')}*")) and name not in {"serve", "ctr"}
     ]
     assert missing == []
+
+
+def test_no_line_of_the_log_has_a_field_that_the_standard_library_refuses() -> None:
+    """logging raises KeyError for a field with the name of one of its own, but only where the line is written."""
+    taken = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+    wrong = []
+    for path in TOP.rglob("*.py"):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.keyword) and node.arg == "extra" and isinstance(node.value, ast.Dict):
+                names = {str(key.value) for key in node.value.keys if isinstance(key, ast.Constant)}
+                wrong += [f"{path.relative_to(TOP)}:{node.lineno} {name}" for name in sorted(names & taken)]
+    assert wrong == []
 
 
 def test_no_module_is_longer_than_the_limit() -> None:
