@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _MODE: Final = re.compile(r"0?[0-7]{3}")
 _PROXY_NAME: Final = "containerd"
+#: The folder of its content plugin, below its root.
+_CONTAINERD_CONTENT: Final = "io.containerd.content.v1.content"
 
 
 def mode(text: str) -> int:
@@ -253,6 +255,9 @@ def serve(
         opened = replace(app, given_root=given_root, given_config=given_config, missing="make", is_freeing=True)
         if config is not None:
             opened.config = config
+        if publishing is not None and not opened.is_shared:
+            # What containerd has already isn't fetched again.
+            opened.sources = (*app.sources, Path(opened.config.containerd_root, _CONTAINERD_CONTENT))
         return opened.store
 
     signals.raise_if_signalled()

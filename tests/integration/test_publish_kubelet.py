@@ -115,7 +115,11 @@ def test_an_artifact_is_pulled_and_said_not_to_run(node: PodNode) -> None:
 
 
 def test_a_hundred_layers(node: PodNode) -> None:
-    image = node.registry.push("high", "1", runnable_image(HOST, seed="high", layers=[layer(f"high {number}", size=512) for number in range(98)]))
+    image = node.registry.push(
+        "high",
+        "1",
+        runnable_image(HOST, seed="high", layers=[layer(f"high {number}", size=512) for number in range(98)]),
+    )
     assert node.kubelet.run(image).line == HOST
 
 
