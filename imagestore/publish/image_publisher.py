@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from imagestore.errors import (
+    ContentNotFoundError,
     ImageNotFoundError,
     ImageStoreError,
     IntegrityError,
@@ -132,7 +133,7 @@ class ImagePublisher:
         )
 
     def _run(self, store: ImageStore, connection: Connection, wanted: WantedImage, entry: Entry) -> Counter[ContentWay]:
-        """Publish, going on with what the pull began; once more if the lease was lost or a blob was repaired."""
+        """Publish, going on with what the pull began; once more if the lease was lost or blobs were repaired."""
         context = self._connections.context(store, connection)
         for is_last in (False, True):
             publication = entry.begun or Publication(context, wanted.image_id, self._cancel)
@@ -143,14 +144,14 @@ class ImagePublisher:
                     publication.wait_until_known()
                 self._totals.published(publication.ways)
                 return publication.ways
+            except (IntegrityError, ContentNotFoundError):
+                if is_last or not repair_image(store, wanted, self._cancel):
+                    raise
             except NotFoundError as error:
-                # Somebody ended the lease, or a blob went between two steps (`rmi` at the same time): from the start.
+                # Somebody ended the lease, or what was there went between two steps: from the start.
                 if is_last or isinstance(error, ImageNotFoundError):
                     raise
                 log.info("publish begins again", extra={"image_id": wanted.image_id, "error": str(error)})
-            except IntegrityError:
-                if is_last or not repair_image(store, wanted, self._cancel):
-                    raise
             finally:
                 with self._totals.timed("collection"):
                     self._end_begun(entry)

@@ -42,7 +42,7 @@ from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from imagestore.content.api import ContentStore
     from imagestore.oci.descriptor import Descriptor
@@ -294,24 +294,37 @@ def _repositories(wanted: WantedImage, manifest: Descriptor) -> list[Reference]:
 
 
 def repair_image(store: ImageStore, wanted: WantedImage, cancel: CancelToken) -> bool:
-    """Hash an image's blobs and fetch the damaged ones again; returns whether there were any.
+    """Hash an image's blobs and fetch damaged and missing ones again; returns whether there were any.
 
     Raises:
         RegistryError, ImageStoreError: they can't be fetched.
     """
-    damaged = set()
-    for descriptor in wanted.manifests:
-        documents = ImageDocuments.read(store.content, descriptor)
-        for blob in documents.manifest.children:
-            try:
-                verify_blob(store.content, blob, cancel)
-            except IntegrityError:
-                damaged.add(blob.digest)
+    damaged = {each for manifest in wanted.manifests for each in _damaged(store.content, manifest, cancel)}
     if not damaged:
         return False
     report = store.repair(CheckReport.of_damaged(damaged), cancel=cancel)
-    log.warning("damaged blobs fetched again", extra={"blobs": [str(each) for each in sorted(damaged)]})
+    log.warning("damaged or missing blobs fetched again", extra={"blobs": [str(each) for each in sorted(damaged)]})
     return bool(report.fetched)
+
+
+def _damaged(content: ContentStore, descriptor: Descriptor, cancel: CancelToken) -> Iterator[Digest]:
+    """The damaged and missing blobs of a manifest; only itself if it is one, since it doesn't say the others then."""
+    if not _is_whole(content, descriptor, cancel):
+        yield descriptor.digest
+        return
+    raw = content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+    manifest = Manifest.parse(raw, media_type=descriptor.media_type, what=f"manifest {descriptor.digest}")
+    for blob in manifest.children:
+        if not _is_whole(content, blob, cancel):
+            yield blob.digest
+
+
+def _is_whole(content: ContentStore, blob: Descriptor, cancel: CancelToken) -> bool:
+    try:
+        verify_blob(content, blob, cancel)
+    except (IntegrityError, ContentNotFoundError):
+        return False
+    return True
 
 
 def relink_layers(context: PublishContext, images: Iterable[WantedImage]) -> None:

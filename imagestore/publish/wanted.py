@@ -20,6 +20,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from imagestore.oci.gc_labels import MAX_LABEL_BYTES
 from imagestore.oci.reference import Reference
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ STORE: Final = "io.imagestore.store"
 MACHINE: Final = "io.imagestore.machine"
 _VERSION: Final = "1"
 _HASH_CHARACTERS: Final = 16
+_MOST_BYTES: Final = MAX_LABEL_BYTES // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,8 @@ class WantedImage:
     def labels(self, name: str, owner: Owner) -> dict[str, str]:
         """The labels of one of its records."""
         made_for = f"{','.join(self.handlers)} {','.join(self.snapshotters)}"
+        if len(made_for.encode()) > _MOST_BYTES:  # containerd refuses labels that are too long
+            made_for = f"{len(self.handlers)} {hashlib.sha256(made_for.encode()).hexdigest()}"
         labels = {
             MANAGED: "managed",
             PUBLISHED: f"{_VERSION} {_name_hash(name)} {made_for}",

@@ -89,6 +89,12 @@ class Faults:
         with self._lock:
             self._faults.append(Fault(call, act, after, skip, count))
 
+    @property
+    def is_any_left(self) -> bool:
+        """Whether one is to come."""
+        with self._lock:
+            return any(each.count for each in self._faults)
+
     def clear(self) -> None:
         """No fault is to come, and no call was made."""
         with self._lock:
