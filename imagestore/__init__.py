@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from imagestore.store.image_store import ImageStore as ImageStore
     from imagestore.store.maintenance.eviction import EvictionPolicy as EvictionPolicy
     from imagestore.store.pull.plan import PullPlan as PullPlan
-    from imagestore.store.unpack.apply import UnpackLimits as UnpackLimits
     from imagestore.store.unpack.bundle import BundleOptions as BundleOptions
+    from imagestore.store.unpack.limits import UnpackLimits as UnpackLimits
     from imagestore.util.cancel import CancelToken as CancelToken
     from imagestore.util.secret import Secret as Secret
 
@@ -166,7 +166,7 @@ _HOMES = {
     "Selection": "imagestore.oci.selection",
     "SourceSwitched": "imagestore.registry.events",
     "TransferPolicy": "imagestore.registry.policy",
-    "UnpackLimits": "imagestore.store.unpack.apply",
+    "UnpackLimits": "imagestore.store.unpack.limits",
     "Waiting": "imagestore.registry.events",
 }
 

@@ -10,56 +10,51 @@
                 ...
             image = await pull.result()
 
-The methods are those of :class:`imagestore.ImageStore`, which runs in worker threads. When a task is cancelled, its
-transfer is cancelled too, and the task waits until the transfer has released what it holds.
+The methods are those of :class:`imagestore.ImageStore`, which runs in worker threads. When a task is cancelled, in
+whatever way, its transfer is cancelled too, and the task waits until the thread has released what it holds.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from contextlib import asynccontextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
-import anyio.to_thread
 
 from imagestore.registry.events import BlobAdvanced, LayerUnpacking
+from imagestore.store.image_store import ImageStore
+from imagestore.util.async_threads import in_thread
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
     from typing import Self
 
     from imagestore.config import Config
-    from imagestore.oci.selection import Selection
     from imagestore.platforms import Platform
     from imagestore.registry.credentials.model import CredentialLookup
-    from imagestore.registry.events import Event, Observer
-    from imagestore.store.archive.exporting import ExportOptions, ExportReport
-    from imagestore.store.archive.importing import ImportOptions, ImportReport
-    from imagestore.store.copy.options import CopyOptions, CopyReport
-    from imagestore.store.garbage import GarbageReport
+    from imagestore.registry.events import Event
     from imagestore.store.image import Image
-    from imagestore.store.image_store import ImageStore
-    from imagestore.store.unpack.bundle import BundleOptions
-    from imagestore.store.unpack.unpack import UnpackReport
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Transfers that run at the same time in one store; further ones wait.
+#: Transfers that run at the same time in one store, and other calls; further ones wait.
 _TRANSFERS: Final = 16
+_LOOKS: Final = 16
 
 
 @asynccontextmanager
 async def open(  # noqa: A001 - reads as aio.open(...)
     root: str | os.PathLike[str], *, config: Config | None = None, **given: Any
 ) -> AsyncIterator[AsyncImageStore]:
-    """Open the store in a folder for a block.
+    """Open the store in a folder for a block. It is closed at the end, also if the task is cancelled while it opens.
 
     Args:
         root: the folder, made when missing.
@@ -69,46 +64,107 @@ async def open(  # noqa: A001 - reads as aio.open(...)
     Raises:
         InvalidInputError, StoreError: as ImageStore.
     """
-    from imagestore.store.image_store import ImageStore
-
-    store = await anyio.to_thread.run_sync(partial(ImageStore, root, config=config, **given))
+    stores: list[ImageStore] = []
     try:
-        yield AsyncImageStore(store)
+        await in_thread(lambda: stores.append(ImageStore(root, config=config, **given)))
+        yield AsyncImageStore(stores[0])
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(store.close)
+            for store in stores:
+                await in_thread(store.close)
+
+
+def _look(
+    method: Callable[Concatenate[ImageStore, P], T],
+) -> Callable[Concatenate[AsyncImageStore, P], Coroutine[Any, Any, T]]:
+    """A method in a thread, whose end a cancelled task waits for."""
+
+    @wraps(method)
+    async def _call(self: AsyncImageStore, /, *args: P.args, **given: P.kwargs) -> T:
+        async with self.looks:
+            return await in_thread(partial(method, self.store, *args, **given))
+
+    return _call
+
+
+def _transfer(
+    method: Callable[Concatenate[ImageStore, P], T],
+) -> Callable[Concatenate[AsyncImageStore, P], Coroutine[Any, Any, T]]:
+    """A method with a token in a thread: a cancelled task cancels the token, then waits for the thread's end."""
+
+    @wraps(method)
+    async def _call(self: AsyncImageStore, /, *args: P.args, **given: P.kwargs) -> T:
+        outer = cast("CancelToken | None", given.get("cancel"))
+        async with self.transfers:
+            with outer.child() if outer is not None else nullcontext(CancelToken()) as token:
+                given["cancel"] = token
+                work = partial(method, self.store, *args, **given)
+                return await in_thread(work, stop=partial(token.cancel, "the task was cancelled"))
+
+    return _call
+
+
+def _all(method: Callable[Concatenate[ImageStore, P], Iterable[T]]) -> Callable[Concatenate[ImageStore, P], list[T]]:
+    """A method whose iterator is read to its end, in the same thread."""
+
+    @wraps(method)
+    def _call(store: ImageStore, /, *args: P.args, **given: P.kwargs) -> list[T]:
+        return [*method(store, *args, **given)]
+
+    return _call
 
 
 class AsyncImageStore:
     """An open store. Several tasks may use it at the same time.
 
+    Parameters, results and errors are those of the methods of :class:`imagestore.ImageStore`; callbacks, as observers,
+    are called from worker threads. A cancelled task ends ``pull``, ``pull_sandbox_image``, ``plan``, ``match``,
+    ``import_images``, ``export_images``, ``push``, ``copy``, ``unpack``, ``tag``, ``check`` and ``repair``, as a
+    ``cancel`` token does. It waits for the end of ``get``, ``list``, ``remove``, ``names_of``, ``delete``,
+    ``delete_each``, ``pin``, ``unpin``, ``untag``, ``touch``, ``usage``, ``why``, ``evict``, ``collect_garbage``,
+    ``sweep_strays`` and ``backup``.
+
     Args:
         store: does the work; the caller closes it.
+
+    Attributes:
+        transfers, looks: limit how many calls of each kind run at the same time.
     """
 
     def __init__(self, store: ImageStore) -> None:
         self.store = store
-        self._transfers = anyio.CapacityLimiter(_TRANSFERS)
+        self.transfers = anyio.CapacityLimiter(_TRANSFERS)
+        self.looks = anyio.CapacityLimiter(_LOOKS)
 
-    async def pull(
-        self,
-        reference: str,
-        *,
-        runtime_handler: str = "",
-        platform: str | Platform | None = None,
-        credentials: CredentialLookup | None = None,
-        observer: Observer | None = None,
-    ) -> Image:
-        """Fetch an image for a runtime handler; see ImageStore.pull(). The observer is called from worker threads."""
-        work = partial(
-            self.store.pull,
-            reference,
-            runtime_handler=runtime_handler,
-            platform=platform,
-            credentials=credentials,
-            observer=observer,
-        )
-        return await self._transfer(lambda token: work(cancel=token))
+    pull = _transfer(ImageStore.pull)
+    pull_sandbox_image = _transfer(ImageStore.pull_sandbox_image)
+    plan = _transfer(ImageStore.plan)
+    match = _transfer(ImageStore.match)
+    import_images = _transfer(ImageStore.import_images)
+    export_images = _transfer(ImageStore.export_images)
+    push = _transfer(ImageStore.push)
+    copy = _transfer(ImageStore.copy)
+    unpack = _transfer(ImageStore.unpack)
+    tag = _transfer(ImageStore.tag)
+    check = _transfer(ImageStore.check)
+    repair = _transfer(ImageStore.repair)
+
+    get = _look(ImageStore.get)
+    list = _look(_all(ImageStore.list))
+    remove = _look(ImageStore.remove)
+    names_of = _look(ImageStore.names_of)
+    delete = _look(ImageStore.delete)
+    delete_each = _look(ImageStore.delete_each)
+    pin = _look(ImageStore.pin)
+    unpin = _look(ImageStore.unpin)
+    untag = _look(ImageStore.untag)
+    touch = _look(ImageStore.touch)
+    usage = _look(ImageStore.usage)
+    why = _look(ImageStore.why)
+    evict = _look(ImageStore.evict)
+    collect_garbage = _look(ImageStore.collect_garbage)
+    sweep_strays = _look(ImageStore.sweep_strays)
+    backup = _look(ImageStore.backup)
 
     @asynccontextmanager
     async def pulling(
@@ -152,124 +208,6 @@ class AsyncImageStore:
             failure = pull.error
         if failure is not None:
             raise failure
-
-    async def get(self, name: str, *, runtime_handler: str | None = None) -> Image:
-        """One image; see ImageStore.get()."""
-        return await self._look(partial(self.store.get, name, runtime_handler=runtime_handler))
-
-    async def list(self, *, name: str | None = None, runtime_handler: str | None = None) -> list[Image]:
-        """Images ordered by reference and handler; see ImageStore.list()."""
-        return await self._look(lambda: list(self.store.list(name=name, runtime_handler=runtime_handler)))
-
-    async def remove(
-        self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False
-    ) -> tuple[tuple[str, str], ...]:
-        """Remove records; see ImageStore.remove()."""
-        remove = partial(self.store.remove, name, runtime_handler=runtime_handler)
-        return await self._look(partial(remove, all_handlers=all_handlers, only_name=only_name))
-
-    async def match(
-        self, reference: str, *, runtime_handlers: Iterable[str] | None = None, offline: bool = False
-    ) -> dict[str, Selection]:
-        """Which manifest each handler would get, and why; see ImageStore.match()."""
-        work = partial(self.store.match, reference, runtime_handlers=runtime_handlers, offline=offline)
-        return await self._transfer(lambda token: work(cancel=token))
-
-    async def export_images(
-        self,
-        names: Iterable[str],
-        archive: str | os.PathLike[str],
-        *,
-        options: ExportOptions | None = None,
-        observer: Observer | None = None,
-    ) -> ExportReport:
-        """Write images into an archive; see ImageStore.export_images()."""
-        work = partial(self.store.export_images, names, archive, options=options, observer=observer)
-        return await self._transfer(lambda token: work(cancel=token))
-
-    async def import_images(
-        self,
-        archive: str | os.PathLike[str],
-        *,
-        options: ImportOptions | None = None,
-        observer: Observer | None = None,
-    ) -> ImportReport:
-        """Bring images in from an archive; see ImageStore.import_images()."""
-        work = partial(self.store.import_images, archive, options=options, observer=observer)
-        return await self._transfer(lambda token: work(cancel=token))
-
-    async def copy(
-        self,
-        source: str,
-        destination: str,
-        *,
-        options: CopyOptions | None = None,
-        credentials: CredentialLookup | None = None,
-        observer: Observer | None = None,
-    ) -> CopyReport:
-        """Copy an image between registries, the store, layouts and archives; see ImageStore.copy()."""
-        work = partial(
-            self.store.copy, source, destination, options=options, credentials=credentials, observer=observer
-        )
-        return await self._transfer(lambda token: work(cancel=token))
-
-    async def push(
-        self,
-        name: str,
-        destination: str = "",
-        *,
-        options: CopyOptions | None = None,
-        credentials: CredentialLookup | None = None,
-        observer: Observer | None = None,
-    ) -> CopyReport:
-        """Copy an image of the store into a registry; see ImageStore.push()."""
-        work = partial(self.store.push, name, destination, options=options, credentials=credentials, observer=observer)
-        return await self._transfer(lambda token: work(cancel=token))
-
-    async def unpack(
-        self,
-        name: str,
-        folder: str | os.PathLike[str],
-        *,
-        runtime_handler: str | None = None,
-        bundle: BundleOptions | None = None,
-        is_rootless: bool = False,
-        observer: Observer | None = None,
-    ) -> UnpackReport:
-        """Unpack an image; see ImageStore.unpack()."""
-        work = partial(self.store.unpack, name, folder, runtime_handler=runtime_handler, bundle=bundle)
-        return await self._transfer(lambda token: work(is_rootless=is_rootless, observer=observer, cancel=token))
-
-    async def collect_garbage(self, *, dry_run: bool = False) -> GarbageReport:
-        """Free what nothing keeps; see ImageStore.collect_garbage(). A cancelled task waits for its end."""
-        return await self._look(partial(self.store.collect_garbage, dry_run=dry_run))
-
-    async def _look(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work)
-
-    async def _transfer(self, work: Callable[[CancelToken], T]) -> T:
-        """Run work in a thread. If the task is cancelled, the work is cancelled, and the task waits for its end."""
-        token, failure = CancelToken(), None
-
-        async def _watch() -> None:
-            try:
-                await anyio.sleep_forever()
-            finally:
-                token.cancel("the task was cancelled")
-
-        result: list[T] = []
-        async with anyio.create_task_group() as group:
-            group.start_soon(_watch)
-            try:
-                result.append(await anyio.to_thread.run_sync(work, token, limiter=self._transfers))
-            except Exception as error:  # noqa: BLE001 - raised below, where no group wraps it
-                # If the task was cancelled, the caller gets the cancellation, not the work's error.
-                await anyio.lowlevel.checkpoint_if_cancelled()
-                failure = error
-            group.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-        return result[0]
 
 
 class Pulling:

@@ -2,28 +2,24 @@
 
     ImageStoreError
     ├─ InvalidInputError (ValueError)
-    │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError   OutOfRangeError
-    │  ├─ InvalidQuantityError   InvalidResourcesError
-    ├─ ConfigError
-    │  ├─ UnknownRuntimeHandlerError   UnsupportedRuntimeTypeError
+    │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError   InvalidQuantityError
+    │  ├─ InvalidResourcesError   OutOfRangeError
+    ├─ ConfigError ── UnknownRuntimeHandlerError   UnsupportedRuntimeTypeError
     ├─ NotFoundError (LookupError)
-    │  ├─ ImageNotFoundError   ContentNotFoundError   LeaseNotFoundError   ReferenceNotFoundError
-    │  ├─ RuntimeClassNotFoundError
+    │  ├─ ImageNotFoundError   ContentNotFoundError   LeaseNotFoundError   RuntimeClassNotFoundError
     ├─ AlreadyExistsError   PreconditionError   UnsupportedError   ServerError   ImageCollectionError
     ├─ NoMatchingManifestError   ImageDeniedError   DocumentError
-    ├─ IntegrityError
-    │  ├─ ContentUnreadableError   DigestMismatchError   SizeMismatchError
-    ├─ RegistryError
-    │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
+    ├─ IntegrityError ── ContentUnreadableError   DigestMismatchError   SizeMismatchError
+    ├─ RegistryError ── RegistryUnavailableError   RateLimitedError   ProtocolError
+    │  ├─ AuthenticationError   AccessDeniedError   ReferenceNotFoundError (NotFoundError)
     ├─ StoreError
-    │  ├─ StoreBusyError ── IngestLockedError
-    │  ├─ ContentUnavailableError   WriterClosedError   StoreFullError   StoreReadOnlyError
-    │  ├─ StoreCorruptError   StoreMissingError   UndeletableError
-    ├─ ImageServiceError ── ServiceUnavailableError   PublishError
+    │  ├─ ContentUnavailableError   WriterClosedError   StoreFullError   StoreReadOnlyError   StoreCorruptError
+    │  ├─ StoreMissingError   UndeletableError   StoreBusyError ── IngestLockedError
+    ├─ ImageServiceError ── ServiceUnavailableError
     └─ OperationCancelledError ── DeadlineExceededError
 
-A message is one sentence: the object, then what was expected and what came; text from outside is escaped. ``hint`` says
-what to do, if that is known. Data is in attributes, so that callers need not parse text. A bug is no ImageStoreError.
+A message is one sentence: the object, what was expected, what came. Text from outside is escaped, logins of addresses
+are left out. ``hint`` says what to do; data is in attributes. A bug is no ImageStoreError.
 """
 
 from __future__ import annotations
@@ -32,7 +28,8 @@ import copyreg
 import enum
 from typing import TYPE_CHECKING, ClassVar
 
-from imagestore.util.text import cut, printable, without_login
+from imagestore.util.logins import reference_without_login, without_logins
+from imagestore.util.text import cut, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,8 +72,8 @@ class ImageStoreError(Exception):
             cls.category = category
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(printable(message))
-        self.hint = printable(hint)
+        super().__init__(printable(without_logins(message)))
+        self.hint = printable(without_logins(hint))
 
     def __reduce__(self) -> tuple[object, ...]:
         # By default pickle calls the class with the message; most classes take other arguments.
@@ -91,7 +88,7 @@ class InvalidReferenceError(InvalidInputError):
     """An image reference breaks the distribution grammar: ``reason``, at the 0-based ``position`` in ``text``."""
 
     def __init__(self, text: str, position: int, reason: str) -> None:
-        super().__init__(f"reference {cut(without_login(text), 300)!r}: at position {position}: {reason}")
+        super().__init__(f"reference {cut(reference_without_login(text), 300)!r}: at position {position}: {reason}")
         self.text = text
         self.position = position
         self.reason = reason
@@ -362,10 +359,6 @@ class ImageServiceError(ImageStoreError):
 
 class ServiceUnavailableError(ImageServiceError, category=Category.UNAVAILABLE):
     """A service can't be reached, or ended in the middle of an answer."""
-
-
-class PublishError(ImageStoreError, category=Category.UNAVAILABLE):
-    """An image is in the store, and not in the containerd that is to run it; a later try may succeed."""
 
 
 class ImageCollectionError(ImageStoreError):

@@ -157,6 +157,39 @@ NODE_IMAGE: Final = {"id": str, "runtimeHandler": str, "names": [str], "bytes": 
 FILESYSTEM: Final = {"mountpoint": str, "usedBytes": int, "inodesUsed": int, "timestamp": maybe(str)}
 VALUE: Final = {"value": anything, "origin": str}
 
+PUBLISHER: Final = {
+    "address": str,
+    "namespace": str,
+    "connected": bool,
+    "reason": str,
+    "processId": maybe(int),
+}
+PUBLISHED_IMAGE: Final = {
+    "id": str,
+    "state": str,
+    "reason": str,
+    "nextTryAt": maybe(str),
+    "records": [PAIR],
+    "names": mapping(str),
+    "missingNames": [str],
+    "snapshotters": [str],
+    "missingSnapshotters": [str],
+    "bytesByWay": mapping(int),
+    "containers": [str],
+}
+PUBLISHER_STATUS: Final = {
+    **PUBLISHER,
+    "storeId": str,
+    "version": str,
+    "way": maybe(str),
+    "wayReason": str,
+    "images": [PUBLISHED_IMAGE],
+    "unwanted": [str],
+    "foreign": [str],
+    "warnings": [str],
+}
+REASONS: Final = [{"id": str, "reason": str}]
+
 EDGED: Final = (
     "profile",
     "runtimeType",
@@ -383,7 +416,19 @@ OUTPUTS: Final[dict[str, Any]] = {
         "remarks": [str],
     },
     "fsinfo": {"imageFilesystems": [FILESYSTEM], "containerFilesystems": [FILESYSTEM]},
+    "publish": {
+        "published": [str],
+        "unchanged": int,
+        "removed": [str],
+        "failed": REASONS,
+        "notRunnable": REASONS,
+        "processId": maybe(int),
+    },
+    "publish --dry-run": {**PUBLISHER, "toPublish": [PUBLISHED_IMAGE], "toRemove": [str], "way": maybe(str)},
+    "publish --status": PUBLISHER_STATUS,
+    "unpublish": {"removed": [str]},
     "info": {
+        "containerd": optional(PUBLISHER_STATUS),
         "conditions": [{"type": str, "status": bool, "reason": str, "message": str}],
         "runtimeHandlers": [str],
         "info": mapping(anything),
@@ -445,6 +490,7 @@ OUTPUTS: Final[dict[str, Any]] = {
         "defaultRuntimeHandler": maybe(str),
         "handlers": [HANDLER],
         "findings": [FINDING],
+        "kubelet": maybe({"imageServiceEndpoint": str, "containerRuntimeEndpoint": str, "featureGates": mapping(bool)}),
         "passedOver": [str],
     },
     "config default": mapping(anything),

@@ -61,9 +61,11 @@ SECTIONS: Final[Mapping[str, Table]] = {
     "Nodes and servers": {
         "serve": ("serve", "serve", "Serve the store to node software over unix sockets."),
         "mirror": ("hosts", "mirror", "Write the hosts.toml that points nodes at a mirror."),
+        "publish": ("publish", "publish", "Publish images into containerd, or show how that stands."),
+        "unpublish": ("publish", "unpublish", "Take published images away from containerd."),
         "node": ("commands", "node", "The node side: what a kubelet does with images and resources."),
         "fsinfo": ("server_info", "fsinfo", "Show what images use of their file system."),
-        "info": ("server_info", "info", "Show whether a CRI server is ready, and its handlers."),
+        "info": ("server_info", "info", "Show whether a CRI server, or containerd, is ready, and handlers."),
         "version": ("server_info", "version", "Show versions, a CRI server's too."),
     },
     "Configuration and tests": {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import tomllib
+from dataclasses import replace
 from datetime import date, time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,13 +16,17 @@ from imagestore.cli import describe, render
 from imagestore.cli.app import App, config_places, pass_app
 from imagestore.cli.exit_codes import ExitStatus
 from imagestore.cli.options import GivenPath, output_option
+from imagestore.config.findings import Severity
+from imagestore.errors import ConfigError, ImageStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from imagestore.config import HandlerPlatform, Report
+    from imagestore.config import Config, Finding, HandlerPlatform, Report
     from imagestore.platforms import Platform
 
+#: Where the documentation's unit has the socket of ``serve --kubelet``.
+KUBELET_SOCKET: Final = "unix:///run/imagestore/kubelet.sock"
 _FILE = click.argument("file", type=GivenPath(path_type=Path), required=False)
 
 
@@ -42,15 +47,26 @@ def config() -> None:
 @_FILE
 @_host_option
 @click.option("--strict", is_flag=True, help="End with status 9 also when there are only warnings.")
+@click.option(
+    "--containerd-config",
+    type=GivenPath(path_type=Path),
+    metavar="FILE",
+    help="containerd's own file, to compare with where publishing is configured. Default: /etc/containerd/config.toml.",
+)
 @output_option
 @pass_app
-def check(app: App, file: Path | None, host_text: str | None, strict: bool, output: str) -> ExitStatus:
+def check(
+    app: App, file: Path | None, host_text: str | None, strict: bool, containerd_config: Path | None, output: str
+) -> ExitStatus:
     """Look FILE over (default: the configuration in use) with everything it imports.
 
     Lists every runtime handler with the platform its images are chosen for and where each part of it comes from; then
     what is wrong, with file, line and hint, also in the tables and folders of registries. Exit status 9 when loading
     the file, or a folder of a registry's host, is refused; 0 when there are only warnings. Files that were checked and
     places that couldn't be looked at are named.
+
+    Where publishing is configured (plugins."io.imagestore.publish.v1"), the kubelet's settings are printed, and
+    warnings about containerd's own file and the images of the store.
     """
     import imagestore.config as configuration
 
@@ -60,10 +76,19 @@ def check(app: App, file: Path | None, host_text: str | None, strict: bool, outp
     else:
         report = configuration.check(path, host=host)
     passed_over = [] if file or app.given_config else list(_passed_over(app.config_path))
+    kubelet = None
+    if report.config is not None and report.config.settings.publish.address:
+        app.given_config = path
+        kubelet = _kubelet_settings(report.config.settings.publish.address)
+        found = _publishing_findings(app, report.config, containerd_config, passed_over)
+        order = list(Severity)
+        findings = sorted([*report.findings, *found], key=lambda each: order.index(each.severity))
+        report = replace(report, findings=tuple(findings))
     if output == "json":
-        render.dump_json({**_as_json(report), "passedOver": passed_over})
+        render.dump_json({**_as_json(report), "kubelet": kubelet, "passedOver": passed_over})
     else:
         _print(report, passed_over)
+        _print_kubelet(kubelet)
     return ExitStatus.CONFIG if report.has_errors or (strict and report.has_warnings) else ExitStatus.OK
 
 
@@ -127,6 +152,58 @@ def _passed_over(used: Path | None) -> Iterator[str]:
             continue
         except OSError as error:
             yield f"{path}: {error.strerror}"
+
+
+def _publishing_findings(
+    app: App, config: Config, containerd_path: Path | None, passed_over: list[str]
+) -> list[Finding]:
+    """What is wrong for publishing, in our configuration, containerd's own and the store.
+
+    What can't be looked at is added to ``passed_over``.
+    """
+    from imagestore.config import load
+    from imagestore.publish import advice
+
+    found: list[Finding] = []
+    path = containerd_path or Path(advice.CONTAINERD_FILE)
+    containerd = config
+    if path.as_posix() not in config.files:
+        try:
+            containerd = load(path, host=config.host)
+        except ConfigError as error:
+            if containerd_path is not None:
+                raise
+            passed_over.append(f"containerd's own file: {error}")
+    found += advice.configuration_findings(config, containerd)
+    if not app.is_shared and (app.root / "metadata.db").exists():
+        app.missing = "refuse"
+        try:
+            found += advice.store_findings(app.store)
+        except ImageStoreError as error:
+            passed_over.append(f"the store: {error}")
+    return found
+
+
+def _kubelet_settings(address: str) -> dict[str, Any]:
+    """A KubeletConfiguration's members for a node whose store is published."""
+    return {
+        "imageServiceEndpoint": KUBELET_SOCKET,
+        "containerRuntimeEndpoint": f"unix://{address.removeprefix('unix://')}",
+        "featureGates": {"RuntimeClassInImageCriApi": True},
+    }
+
+
+def _print_kubelet(settings: dict[str, Any] | None) -> None:
+    if settings is None:
+        return
+    images, runtime = settings["imageServiceEndpoint"], settings["containerRuntimeEndpoint"]
+    print("\nfor the kubelet, in its KubeletConfiguration:")
+    print(f"  imageServiceEndpoint: {images}  # the socket of 'imagestore serve --kubelet'")
+    print(f"  containerRuntimeEndpoint: {runtime}")
+    print("  featureGates: {RuntimeClassInImageCriApi: true}")
+    print("or as flags:")
+    print(f"  --image-service-endpoint={images} --container-runtime-endpoint={runtime}")
+    print("  --feature-gates=RuntimeClassInImageCriApi=true")
 
 
 def _print(report: Report, passed_over: Sequence[str]) -> None:

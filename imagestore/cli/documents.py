@@ -21,9 +21,10 @@ from imagestore.oci.image_config import ImageConfig
 from imagestore.oci.reference import Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.image_config import BuildStep
     from imagestore.store.image import Image
 
 
@@ -165,7 +166,7 @@ def history(app: App, source: _Source, reference: str, output: str) -> None:
     _, raw, config = source.chosen(app, reference)
     if config is None:
         raise DocumentError(f"image {reference}", ["is an artifact, which has no history"])
-    steps = _steps(json.loads(config.raw).get("history") or [], json.loads(raw).get("layers") or [])
+    steps = _steps(config.history(what=f"image config {_id(config)}"), json.loads(raw).get("layers") or [])
     if output == "json":
         render.dump_json({"reference": str(Reference.parse(reference)), "id": _id(config), "history": steps})
         return
@@ -182,17 +183,17 @@ def _id(config: ImageConfig) -> str:
     return str(Digest.of(config.raw))
 
 
-def _steps(history: list[dict[str, Any]], layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _steps(history: Sequence[BuildStep], layers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The steps of a config's history, newest first, each with its layer where it made one."""
     rest = iter(layers)
     steps = []
     for step in history:
-        layer = None if step.get("empty_layer") else next(rest, None)
+        layer = next(rest, None) if step.has_layer else None
         steps.append(
             {
-                "created": step.get("created") or "",
-                "createdBy": step.get("created_by") or "",
-                "comment": step.get("comment") or "",
+                "created": step.created,
+                "createdBy": step.created_by,
+                "comment": step.comment,
                 "size": 0 if layer is None else layer["size"],
                 "layer": None if layer is None else layer["digest"],
             }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import imagestore.errors as errors
 from imagestore.cli.render import printable
 from imagestore.errors import Category, ConfigError
+from imagestore.util.logins import without_logins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,7 +40,7 @@ MEANINGS: Final = {
     ExitStatus.NOT_FOUND: "no such image, repository, tag or content",
     ExitStatus.NO_MATCH: "the image has no manifest for the wanted platform",
     ExitStatus.ACCESS: "login needed, access denied, or refused by an image verifier",
-    ExitStatus.UNAVAILABLE: "the registry can't be reached, answers wrongly, or limits requests",
+    ExitStatus.UNAVAILABLE: "the registry or runtime can't be reached, answers wrongly, or limits requests",
     ExitStatus.INTEGRITY: "content is damaged or breaks the image format",
     ExitStatus.STORE: "the store is full, read-only, busy, damaged, unreadable or not there",
     ExitStatus.CONFIG: "the configuration is wrong, or the runtime handler unknown",
@@ -86,7 +87,7 @@ def say(line: str) -> None:
 
 def note(text: str) -> None:
     """Write a line to standard error with the program's name in front."""
-    say(f"imagestore: {printable(text)}")
+    say(f"imagestore: {printable(without_logins(text))}")
 
 
 def warn(subject: str, warnings: Iterable[str]) -> None:
@@ -106,7 +107,7 @@ def report(error: errors.ImageStoreError) -> ExitStatus:
     """Write one line (and the hint on a second) to standard error; return the exit status."""
     note(str(error))
     if error.hint:
-        say(f"  hint: {printable(error.hint)}")
+        say(f"  hint: {printable(without_logins(error.hint))}")
     return exit_status(error)
 
 

@@ -13,6 +13,7 @@ from imagestore.cli import render
 from imagestore.cli.app import App, pass_app
 from imagestore.cli.options import output_option
 from imagestore.errors import ConfigError, InvalidInputError
+from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -203,7 +204,9 @@ def hosts_toml(
     unknown = [name for name in upstreams if name not in settings.upstreams]
     if unknown:
         known = ", ".join(settings.upstreams) or "none"
-        raise InvalidInputError(f"upstream {unknown[0]!r}: is not in the configuration", hint=f"it has: {known}")
+        raise InvalidInputError(
+            f"upstream {without_login(unknown[0])!r}: is not in the configuration", hint=f"it has: {known}"
+        )
     urls = tuple(url.rstrip("/") for url in mirrors or settings.replicas)
     if not urls:
         raise click.UsageError("the configuration names no replicas: give --mirror http://ADDRESS:PORT")

@@ -19,9 +19,10 @@ from imagestore.cli.app import App, RemoteOptions
 from imagestore.cli.commands import SECTIONS, LazyGroup
 from imagestore.cli.exit_codes import MEANINGS, ExitStatus, note, report
 from imagestore.cli.options import GivenPath, StoreRoot
+from imagestore.util.logins import reference_without_login, without_logins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import TextIO
 
 
@@ -199,10 +200,25 @@ def _invoke(arguments: list[str] | None) -> int:
         if isinstance(error, click.NoSuchOption):
             error = _with_place(error)
         with contextlib.suppress(OSError):  # the exit status remains
-            error.show()
+            _shown(error, sys.argv[1:] if arguments is None else arguments).show()
         return error.exit_code
     except click.Abort:
         return _interrupted()
+
+
+def _shown(error: click.ClickException, words: Sequence[str]) -> click.ClickException:
+    """click's error as it may be shown: without the logins of the words that it quotes."""
+    message = _without_logins(error.format_message(), words)
+    return (
+        click.UsageError(message, error.ctx) if isinstance(error, click.UsageError) else click.ClickException(message)
+    )
+
+
+def _without_logins(message: str, words: Sequence[str]) -> str:
+    """click's message without the logins of the words that it quotes."""
+    for word in words:
+        message = message.replace(word, reference_without_login(word)) if "@" in word else message
+    return without_logins(message)
 
 
 def _with_place(error: click.NoSuchOption) -> click.UsageError:

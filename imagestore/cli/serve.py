@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -209,8 +210,8 @@ def serve(
     paths, proxies = sockets((*listen, *kubelet), proxy_content)
     kubelet_paths = sockets(kubelet, ())[0]
     metrics = loopback_address(metrics_listen) if metrics_listen is not None else None
-    given_root, given_config = root or app.given_root, config_path or app.given_config
-    if isinstance(given_root, str) and (paths or proxies or publish_address):
+    given = replace(app, given_root=root or app.given_root, given_config=config_path or app.given_config)
+    if given.is_shared and (paths or proxies or publish_address):
         raise UnsupportedError(
             "serve: runtimes on a node need files, and would list and remove the images of all other machines",
             hint="give the node a store of its own; of a shared store only --mirror is served",
@@ -233,11 +234,10 @@ def serve(
         with needed("mirror", what="serve --mirror"):
             from imagestore.mirror.listener import parse_address
         mirror = parse_address(mirror_address)
-    publishing = publish_settings(replace(app, given_config=given_config).config, publish_address)
     settings = ServerSettings(
         listen=tuple(path for path in paths if path not in kubelet_paths),
         kubelet=kubelet_paths,
-        publish=publishing,
+        publish=publish_settings(replace(given).config, publish_address),
         takes_over=take_over,
         proxies=proxies,
         rights=SocketRights(socket_mode, socket_group),
@@ -249,22 +249,23 @@ def serve(
         tracing=Tracing(named_exporter()) if tracing else None,
         mirror=mirror,
     )
-
-    def _open_store(config: Config | None) -> ImageStore:
-        # A new App each time, since an App reads the configuration once.
-        opened = replace(app, given_root=given_root, given_config=given_config, missing="make", is_freeing=True)
-        if config is not None:
-            opened.config = config
-        if publishing is not None and not opened.is_shared:
-            # What containerd has already isn't fetched again.
-            opened.sources = (*app.sources, Path(opened.config.containerd_root, _CONTAINERD_CONTENT))
-        return opened.store
-
     signals.raise_if_signalled()
     try:
-        ServerProcess(settings, _open_store).run()
+        ServerProcess(settings, functools.partial(_opened, given, publishing is not None)).run()
     except ImageStoreError as error:
         if log_format != "json":
             raise
         log.critical("can't serve", extra={"error": str(error), "hint": error.hint})
         click.get_current_context().exit(exit_status(error))
+
+
+def _opened(given: App, is_publishing: bool, config: Config | None) -> ImageStore:
+    """The store, with a configuration or the one on disk."""
+    # A new App each time, since an App reads the configuration once.
+    opened = replace(given, missing="make", is_freeing=True)
+    if config is not None:
+        opened.config = config
+    if is_publishing and not opened.is_shared:
+        # What containerd has already isn't fetched again.
+        opened.sources = (*given.sources, Path(opened.config.containerd_root, _CONTAINERD_CONTENT))
+    return opened.store

@@ -10,6 +10,7 @@ import click
 from imagestore._version import __version__
 from imagestore.cli import describe, render
 from imagestore.cli.app import App, pass_app
+from imagestore.cli.exit_codes import ExitStatus, warn
 from imagestore.cli.options import output_option
 from imagestore.cri.model import FilesystemUsage, ImageFilesystems
 
@@ -70,8 +71,41 @@ def version(app: App, output: str) -> None:
 @click.command()
 @output_option
 @pass_app
-def info(app: App, output: str) -> None:
-    """Show whether a CRI server is ready, and the runtime handlers it knows; needs --endpoint."""
+def info(app: App, output: str) -> ExitStatus:
+    """Show whether a CRI server is ready, and the runtime handlers it knows; needs --endpoint.
+
+    Without --endpoint, on a node whose store is published: the containerd that the configuration names, or that a
+    server of this store publishes into, with images by state; as 'imagestore publish --status'.
+    """
+    if app.remote is None and not app.is_shared:
+        from imagestore.cli.publish import address_of
+
+        address = address_of(app)
+        if address:
+            return _published(app, address, output)
+    _served(app, output)
+    return ExitStatus.OK
+
+
+def _published(app: App, address: str, output: str) -> ExitStatus:
+    """The state of the containerd that the store is published into."""
+    from imagestore.cli import publish_status
+    from imagestore.cli.publish import opened
+
+    with opened(app, address) as (publisher, _):
+        status = publisher.status()
+    handlers = list(app.config.handlers)
+    if output == "json":
+        shown = {"conditions": [], "runtimeHandlers": handlers, "info": {}}
+        render.dump_json({**shown, "containerd": publish_status.status_json(status)})
+    else:
+        named = [("runtime handler", name) for name in handlers]
+        render.table(("WHAT", "STATE"), [*publish_status.summary(status), *named])
+        warn("", status.warnings)
+    return publish_status.exit_status(status)
+
+
+def _served(app: App, output: str) -> None:
     from imagestore.cli.remote import parsed
 
     status = app.service.runtime_status()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from pathlib import Path
@@ -98,11 +99,11 @@ def _unpacked(
     max_bytes: int | None,
     progress: str,
 ) -> UnpackReport:
-    from imagestore.store.unpack.apply import UnpackLimits
+    from imagestore.store.unpack.limits import UnpackLimits
 
     app.missing = "unnamed"
     usual = UnpackLimits()
-    limits = UnpackLimits(max_bytes or usual.size, max_entries or usual.entries, usual.depth)
+    limits = dataclasses.replace(usual, size=max_bytes or usual.size, entries=max_entries or usual.entries)
     with cancelled_by_signals() as token, observer_for(progress) as observer:
         return app.store.unpack(
             name,

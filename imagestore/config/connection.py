@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.config.tree import Location
 from imagestore.errors import ConfigError
 from imagestore.util import files
+from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:
     import ssl
@@ -95,7 +96,7 @@ def load_certificates(context: ssl.SSLContext, settings: ConnectionSettings) -> 
             files.check_regular(path)
             context.load_verify_locations(path)
         except (OSError, ValueError) as error:
-            what = f"ca {path}: not a readable PEM file of certificates: {_reason(error, path)}"
+            what = f"ca {without_login(path)}: not a readable PEM file of certificates: {_reason(error, path)}"
             yield settings.place(path), ConfigError(f"{settings.named(path)}{what}")
     for certificate, key in settings.client_pairs:
         try:

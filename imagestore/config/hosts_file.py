@@ -28,7 +28,7 @@ _MAX_FILE_BYTES: Final = 1024 * 1024
 _HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|[0-9a-f:.]+")
 # urlsplit accepts text behind a bracket.
 _NETLOC: Final = re.compile(r"[^\[\]]*|\[[^\[\]]*\](?::[0-9]*)?")
-_PATH: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@/%-]*")
+_PATH: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:/%-]*")
 _SCHEMES: Final = ("https", "http")
 _SLIP: Final = re.compile(r"(?P<scheme>[A-Za-z]{0,7})(?P<mark>[:;.]?[/\\]*)(?P<rest>[^:;/\\].*)")
 _MEMBERS: Final = frozenset({"capabilities", "ca", "client", "skip_verify", "header", "override_path", "dial_timeout"})
@@ -108,8 +108,10 @@ def base_url(url: str, *, override_path: bool, refuse: Callable[..., Exception])
     is_host = _HOST.fullmatch(host) is not None and host not in _SCHEMES
     if parts.scheme not in _SCHEMES or not is_plain or not is_host or port == 0:
         raise refuse("expected an http or https URL with a host", _about_slip(url))
-    if "@" in parts.netloc:
-        raise refuse("a URL with a login in it is not allowed", "log in to the host instead")
+    # An unencoded "/" in a password ends the host, and the rest of the login looks like a path.
+    if "@" in url:
+        hint = "log in to the host instead; an '@' in a path must be percent-encoded, as %40"
+        raise refuse("a URL with a login in it is not allowed", hint)
     if parts.query or parts.fragment or not _PATH.fullmatch(parts.path):
         raise refuse("expected a URL of host and path only")
     path = posixpath.normpath(f"/{parts.path}").lstrip("/")

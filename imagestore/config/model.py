@@ -98,7 +98,8 @@ class BucketSettings:
         public_endpoint: the same as clients reach it, to sign for; empty for ``endpoint``.
         region: of the bucket.
         access_key_file: file with the key's id; empty for AWS_ACCESS_KEY_ID of the environment.
-        secret_key_file: file with the key; empty for AWS_SECRET_ACCESS_KEY of the environment.
+        secret_key_file: file with the key; empty for AWS_SECRET_ACCESS_KEY of the environment. AWS_SESSION_TOKEN of the
+            environment is used if both keys are the environment's.
         redirects: clients are sent to the bucket for blobs that are there, by a signed URL.
     """
 

@@ -36,7 +36,7 @@ _BUCKET: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[!-~]+)?"
 _SOCKET: Final = re.compile(r"(?:unix://)?/[!-~]+")
 _CONTENT_MODES: Final = ("auto", "link", "copy")
 _LEAST_REPAIR_SECONDS: Final = 1.0
-_URL: Final = re.compile(r"https?://[^\s/?#@]+(?:/[^\s?#]*)?")
+_URL: Final = re.compile(r"https?://[^\s/?#@]+(?:/[^\s?#@]*)?")
 
 
 def read_registry_plugin(section: Section) -> RegistrySettings:

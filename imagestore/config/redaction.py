@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from imagestore.util.logins import without_login
 from imagestore.util.secret import REDACTED
 
 if TYPE_CHECKING:
@@ -45,18 +46,7 @@ _ASSIGNED: Final = re.compile(
     r"""|(?P<option>-{1,2}[A-Za-z][A-Za-z0-9_.-]*)\s+)(?=\S)"""
 )
 _OPTION: Final = re.compile(r"-{1,2}[A-Za-z][A-Za-z0-9_.-]*")
-_DIGEST: Final = re.compile(r"@sha(?:256|384|512):[0-9a-fA-F]*\Z")
 _QUOTED: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
-#: What may stand before a login: a variable, and a scheme, which may have lost a character.
-_BEFORE_LOGIN: Final = re.compile(
-    r"(?:-{0,2}[A-Za-z_][A-Za-z0-9_-]*=(?=[^@=]))?"
-    r"(?P<scheme>[a-z][a-z0-9+.-]{0,20}:[/\\]{2,}|[htps]{2,6}[:;.]?[/\\]+|https?:|:?[/\\]{2,})?",
-    re.IGNORECASE,
-)
-#: Files and sockets of this machine: there an @ is a part of a name.
-_LOCAL: Final = re.compile(
-    r"(?:unix|npipe|file)://(?=[/@])[^\s:]*|\.{0,2}/(?!/)[^\s:]*(?::/[^\s:]*)*|[A-Za-z]:\\[^\s:]*|\\\\\.\\[^\s:]*"
-)
 
 
 def is_secret_name(name: str) -> bool:
@@ -109,10 +99,10 @@ def without_secrets(text: str) -> str:
         return f"{told[0]}{REDACTED}"
     assigned = _secret_assignment(text)
     if assigned is None:
-        return _without_login(text)
+        return without_login(text)
     # If an @ follows, a login may have begun before the name.
     is_plain = assigned.start() == 0 or "@" not in text[assigned.end() :]
-    return (_without_login(text[: assigned.end()]) if is_plain else "") + REDACTED
+    return (without_login(text[: assigned.end()]) if is_plain else "") + REDACTED
 
 
 def quoted_without_secrets(message: str) -> str:
@@ -128,25 +118,6 @@ def _secret_assignment(text: str) -> re.Match[str] | None:
     """The first secret's name in a text that is assigned a value."""
     found = _ASSIGNED.finditer(text)
     return next((each for each in found if is_secret_name(each["name"] or each["option"])), None)
-
-
-def _without_login(text: str) -> str:
-    digest = _DIGEST.search(text)
-    if digest is not None:
-        return _without_login(text[: digest.start()]) + digest[0]
-    before = _BEFORE_LOGIN.match(text)
-    shown, has_scheme = text, before is not None and before["scheme"] is not None
-    head, at, after = text.rpartition("@")
-    if at and before is not None and len(head) > before.end() and not _LOCAL.fullmatch(text):
-        shown = f"{before[0]}***@{after}"
-    place, mark, query = _parted(shown)
-    return f"{place}{mark}***" if mark and (has_scheme or at or "=" in query) else shown
-
-
-def _parted(address: str) -> tuple[str, str, str]:
-    """An address, and its query or fragment."""
-    found = re.search(r"[?#]", address)
-    return (address, "", "") if found is None else (address[: found.start()], found[0], address[found.end() :])
 
 
 def value_without_secrets(value: Plain, shape: Shape | None = None) -> Plain:

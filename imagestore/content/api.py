@@ -228,7 +228,8 @@ class SmallBlobs(Closing, Protocol):
 
     @property
     def writer(self) -> OpenWriter:
-        """As the store's writer(), but a small blob of which nothing is here may be in memory until it is whole."""
+        """As the store's writer(), but a blob known to be small, of which nothing is here, may be in memory until it is
+        whole."""
 
     def put(self, blobs: Sequence[SmallBlob]) -> None:
         """Store blobs, each digest once; durable when this returns. A lease must hold them already.

@@ -29,6 +29,7 @@ from imagestore.errors import (
     StoreError,
 )
 from imagestore.oci.digest import Digest, Verifier
+from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +71,7 @@ class Bucket:
     def __init__(self, settings: BucketSettings) -> None:
         found = _URL.fullmatch(settings.url)
         if found is None:
-            raise ConfigError(f"bucket {settings.url!r}: expected s3://BUCKET or s3://BUCKET/PREFIX")
+            raise ConfigError(f"bucket {without_login(settings.url)!r}: expected s3://BUCKET or s3://BUCKET/PREFIX")
         try:
             import obstore
         except ImportError as error:

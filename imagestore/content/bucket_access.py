@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +19,7 @@ from imagestore.errors import (
 )
 
 if TYPE_CHECKING:
-    from obstore.store import S3Store
+    from obstore.store import S3Credential, S3Store
 
     from imagestore.config.model import BucketSettings
 
@@ -92,7 +93,7 @@ def is_endpoint(text: str) -> bool:
         is_port = parts.port is None or parts.port > 0
     except ValueError:
         return False
-    return bool(_ENDPOINT.fullmatch(text) and parts.hostname and is_port and "@" not in parts.netloc)
+    return bool(_ENDPOINT.fullmatch(text) and parts.hostname and is_port and "@" not in text)
 
 
 def s3_store(bucket: str, prefix: str, settings: BucketSettings, endpoint: str, *, is_quick: bool = False) -> S3Store:
@@ -108,8 +109,11 @@ def s3_store(bucket: str, prefix: str, settings: BucketSettings, endpoint: str, 
     """
     from obstore.store import S3Store
 
-    files = {"access_key_id": settings.access_key_file, "secret_access_key": settings.secret_key_file}
-    given: dict[str, Any] = {name: _secret(path) for name, path in files.items() if path}
+    given: dict[str, Any] = {}
+    if settings.access_key_file or settings.secret_key_file:
+        keys = _keys(settings)
+        # Given as options, they would go with the environment's session token, which belongs to the keys there.
+        given["credential_provider"] = lambda: keys
     if endpoint:
         given["endpoint"] = endpoint
     try:
@@ -136,6 +140,22 @@ def s3_store(bucket: str, prefix: str, settings: BucketSettings, endpoint: str, 
             hint = "look at the AWS_ variables of the environment"
             raise ConfigError(f"bucket {settings.url}: its settings can't be used", hint=hint) from None
         raise
+
+
+def _keys(settings: BucketSettings) -> S3Credential:
+    """The keys, one of them at least from a file, and no session token."""
+    found = []
+    for path, variable in (
+        (settings.access_key_file, "AWS_ACCESS_KEY_ID"),
+        (settings.secret_key_file, "AWS_SECRET_ACCESS_KEY"),
+    ):
+        found.append(_secret(path) if path else os.environ.get(variable, ""))
+        if not found[-1]:
+            raise ConfigError(
+                f"bucket {settings.url}: one key comes from a file, and {variable} with the other one isn't set",
+                hint="name both files, access_key_file and secret_key_file",
+            )
+    return {"access_key_id": found[0], "secret_access_key": found[1], "expires_at": None}
 
 
 def _secret(path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import io
 import os
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -194,7 +195,7 @@ class BucketSmallBlobs:
 
     def put(self, blobs: Sequence[SmallBlob]) -> None:
         """Store blobs; durable when this returns."""
-        puts = [self._threads.submit(self._put, blob) for blob in blobs]
+        puts = [self._threads.submit(contextvars.copy_context().run, self._put, blob) for blob in blobs]
         try:
             for done in puts:
                 done.result()

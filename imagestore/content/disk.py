@@ -13,6 +13,7 @@ from imagestore.content.api import Disk
 from imagestore.errors import StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.util.failpoint import reach
 from imagestore.util.files import sync_directory
+from imagestore.util.permissions import permission_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,6 +56,8 @@ class translated:  # noqa: N801 - reads as the statement that it makes
             raise StoreFullError(message, hint="free space there, or run 'imagestore gc'") from error
         if error.errno in _REFUSED:
             hint = StoreReadOnlyError.MOUNTED_HINT if error.errno == errno.EROFS else StoreReadOnlyError.HINT
+            if error.errno == errno.EACCES:
+                hint = permission_hint(self._path, error.filename, error.filename2)
             raise StoreReadOnlyError(message, hint=hint) from error
         raise StoreError(message) from error
 

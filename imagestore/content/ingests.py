@@ -207,7 +207,7 @@ class IngestFolder:
         if not lock.try_acquire():
             if on_wait is not None:
                 on_wait()
-            lock.acquire(cancel)
+            lock.acquire(cancel, is_told=on_wait is not None)
         return name, lock
 
     def try_lock(self, ref: str) -> tuple[str, FileLock]:

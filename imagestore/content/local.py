@@ -259,7 +259,8 @@ class LocalContentStore:
         try:
             self._check_missing(expected)
             as_ingest = functools.partial(self._ingest, name, ref, expected.algorithm, total, lock, cancel)
-            if total > SMALL_BYTES or self._ingests.is_begun(name) or not self._small_writers.acquire(blocking=False):
+            is_small = 0 < total <= SMALL_BYTES  # 0: unknown
+            if not is_small or self._ingests.is_begun(name) or not self._small_writers.acquire(blocking=False):
                 return as_ingest()
             try:
                 return SmallWriter(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
 from imagestore.util.failpoint import reach
+from imagestore.util.file_locks import flock_shared, long_flock_wait
 from imagestore.util.files import open_regular
 
 if TYPE_CHECKING:
@@ -57,14 +58,19 @@ class FileLock:
                     if self._descriptor != descriptor:
                         os.close(descriptor)
 
-    def acquire(self, cancel: CancelToken) -> None:
+    def acquire(self, cancel: CancelToken, *, is_told: bool = False) -> None:
         """Wait for the lock.
+
+        Args:
+            is_told: the caller has said that it waits, and for what; otherwise a long wait is reported.
 
         Raises:
             OperationCancelledError: cancelled while waiting.
         """
-        ceiling = _FIRST_WAIT_SECONDS
+        ceiling, wait = _FIRST_WAIT_SECONDS, long_flock_wait(self._path)
         while not self.try_acquire():
+            if not is_told:
+                wait.look()
             cancel.wait(random.uniform(ceiling / 4, ceiling))  # noqa: S311 - jitter, not a secret
             ceiling = min(ceiling * 2, _LONGEST_WAIT_SECONDS)
 
@@ -90,6 +96,25 @@ class FileLock:
         self.release()
 
 
+def is_taken(path: Path | str) -> bool:
+    """Whether somebody has the FileLock of a path now; nothing is made.
+
+    The look itself has a share of the lock for an instant, so who must have it tries twice.
+    """
+    with translated("look at lock", path):
+        try:
+            descriptor = open_regular(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            _let_go(descriptor)
+        return False
+
+
 class SharedLock:
     """A lock named by a path that any number may hold; FileLock on the same path is taken only when none does.
 
@@ -107,7 +132,7 @@ class SharedLock:
             while self._descriptor < 0:
                 descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT)
                 try:
-                    fcntl.flock(descriptor, fcntl.LOCK_SH)
+                    flock_shared(descriptor, self._path)
                     if _is_same_file(descriptor, self._path):
                         self._descriptor = descriptor
                 finally:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import imagestore.platforms as platforms
 from imagestore.cri.model import ImageSpec, ServedImage
@@ -30,11 +30,11 @@ from imagestore.metadata.records import ListedImage
 from imagestore.metadata.sqlite.failures import CORRUPT_HINT
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Digest
+from imagestore.oci.image_config import user_of
 from imagestore.oci.reference import Reference
 from imagestore.store import record_lookup
 from imagestore.store.image import Image
 from imagestore.store.image_groups import Group, by_image_and_handler, is_pinned
-from imagestore.util.text import is_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Set
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 _NUMBERS: Final = range(-(2**63), 2**63)
 _MOST_USERS: Final = 20_000
-_LONGEST_USER: Final = 1024
 
 
 class ImageUsers:
@@ -72,7 +71,7 @@ class ImageUsers:
         except (ContentNotFoundError, IntegrityError):
             # `check` reports the damage; the image must stay listed so that it can be removed.
             return ""
-        user = _user(raw)
+        user = user_of(raw)
         with self._lock:
             self._known[image_id] = user
             if len(self._known) > _MOST_USERS:
@@ -162,22 +161,6 @@ def _names(records: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
             tags.add(str(reference))
         digests.add(str(reference.with_digest(reference.digest or _digest(record.target))))
     return tuple(sorted(tags)), tuple(sorted(digests))
-
-
-def _user(raw: bytes) -> str:
-    # An artifact's config may be anything; an image config was validated when it was ingested.
-    try:
-        document: Any = json.loads(raw)
-        settings = document["config"]
-    except (ValueError, RecursionError, TypeError, KeyError):
-        return ""
-    if not isinstance(settings, dict):
-        return ""
-    # Names are not case-sensitive and the last one counts, as for the runtime that starts the container.
-    user = next((value for name, value in reversed(settings.items()) if name.casefold() == "user"), "")
-    name = user.partition(":")[0] if isinstance(user, str) else ""
-    # An impossible user must not break a whole list: messages are UTF-8 and limited.
-    return name if len(name) <= _LONGEST_USER and is_utf8(name) else ""
 
 
 def verbose_info(record: ImageRecord, store: ImageStore) -> dict[str, str]:

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from imagestore.errors import ConfigError, InvalidInputError, ServerError
 from imagestore.mirror.app import Handler, MirrorApp
+from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:
     from imagestore.config.model import MirrorSettings
@@ -54,7 +55,7 @@ def parse_address(text: str) -> tuple[str, int]:
         colon = ""
     if not colon or _PORT.fullmatch(port) is None or int(port) > 65535:
         raise InvalidInputError(
-            f"mirror address {text!r}: expected ADDRESS:PORT",
+            f"mirror address {without_login(text)!r}: expected ADDRESS:PORT",
             hint="for example 0.0.0.0:5000, or :5000 for all addresses",
         )
     return bare, int(port)

@@ -8,6 +8,7 @@ from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.resources.quantity import parse as parse_quantity
 from imagestore.util.durations import Duration
 from imagestore.util.endpoint import Endpoint, split_scheme
+from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,7 +114,7 @@ def positive(timeout: Duration, what: str) -> Duration:
 
 
 def _shown(value: object) -> str:
-    return f"{type(value).__name__} {str(value)[:50]!r}"
+    return f"{type(value).__name__} {without_login(str(value))[:50]!r}"
 
 
 def endpoint_url(text: str) -> str:
@@ -125,13 +126,15 @@ def endpoint_url(text: str) -> str:
     Raises:
         ConfigError: it has blanks, no address, or an unknown scheme.
     """
-    shown = repr(text[:200])
+    shown = repr(without_login(text)[:200])
     if not text or any(character.isspace() or not character.isprintable() for character in text):
         raise ConfigError(f"endpoint {shown}: expected for example {'unix:///run/containerd/containerd.sock'!r}")
     scheme, address = split_scheme(text)
     if scheme not in ("", "unix", "tcp", "npipe"):
         raise ConfigError(f'endpoint {shown}: protocol "{scheme}" not supported', hint="use unix://")
-    if not address or (scheme in ("", "unix") and not address.startswith("/")):
+    # Two slashes: an address that has lost its scheme.
+    is_path = address.startswith("/") and not text.startswith("//")
+    if not address or (scheme in ("", "unix") and not is_path):
         raise ConfigError(f"endpoint {shown}: expected an absolute path{f' after {scheme}://' if scheme else ''}")
     return f"{scheme or 'unix'}://{address}"
 
@@ -140,7 +143,7 @@ def socket_path(text: str) -> str:
     """Path of the unix socket of an endpoint; ConfigError if it is no socket, or longer than the system allows."""
     url = endpoint_url(text)
     if not url.startswith("unix://"):
-        raise ConfigError(f"endpoint {url[:200]!r}: only support unix socket endpoint")
+        raise ConfigError(f"endpoint {without_login(url)[:200]!r}: only support unix socket endpoint")
     try:
         return Endpoint.parse(url).path
     except InvalidInputError as error:

@@ -37,6 +37,7 @@ from imagestore.node.metrics import size_bucket
 from imagestore.node.pull_backoff import BackOff
 from imagestore.node.puller import Puller, PullFailedError
 from imagestore.util.durations import Duration
+from imagestore.util.logins import reference_without_login
 from imagestore.util.text import counted
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class _Attempt:
         try:
             text = with_default_tag(self._image)
         except InvalidImageNameError as error:
-            message = f"Failed to apply default image tag {quoted(self._image)}: {error}"
+            message = f"Failed to apply default image tag {quoted(reference_without_login(self._image))}: {error}"
             self._event("Warning", kubelet_messages.INSPECT_FAILED, message)
             return self._failed(ErrorClass.INVALID_IMAGE_NAME, message)
         spec = ImageSpec(text, self._handler(), dict(self._request.pod.annotations))

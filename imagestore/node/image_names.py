@@ -16,6 +16,7 @@ from imagestore.errors import InvalidInputError, InvalidReferenceError
 from imagestore.node.kubelet_messages import quoted
 from imagestore.oci.digest import GRAMMAR, VERIFIABLE
 from imagestore.oci.reference import COMPONENT, DOCKER_HUB, LABEL, MAX_PATH, TAG, Reference
+from imagestore.util.logins import reference_without_login
 
 _LABEL: Final = LABEL.pattern
 _DOMAIN: Final = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?"
@@ -67,7 +68,8 @@ def parse_image_name(text: str) -> ImageName:
     """
     fault, name = _normalized(text)
     if name is None:
-        shown = quoted(text if len(text) <= _MAX_TEXT else text[:100] + "...")
+        shown = reference_without_login(text)
+        shown = quoted(shown if len(text) <= _MAX_TEXT else shown[:100] + "...")
         raise InvalidImageNameError(f"couldn't parse image name {shown}: {fault}")
     return name
 

@@ -86,6 +86,8 @@ class Digest:
         return f"{self.algorithm}:{self.encoded}"
 
     def __lt__(self, other: Digest) -> bool:
+        if not isinstance(other, Digest):
+            return NotImplemented
         return (self.algorithm, self.encoded) < (other.algorithm, other.encoded)
 
 

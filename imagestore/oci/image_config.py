@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError
 from imagestore.oci import media_types
-from imagestore.oci.decode import decode, in_turn, parse_with_faults, refuse_case_variants
+from imagestore.oci.decode import MAX_FAULTS, decode, in_turn, parse_with_faults, refuse_case_variants, type_names
 from imagestore.oci.descriptor import Descriptor, parse_platform
 from imagestore.oci.digest import Digest
 from imagestore.oci.typed_members import Members
+from imagestore.util.text import is_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +31,9 @@ _SETS: Final = ("ExposedPorts", "Volumes")
 _SETTINGS: Final = {name.casefold(): name for name in (*_TEXTS, *_LISTS, *_SETS, "Labels", "ArgsEscaped")}
 _MAX_LAYERS: Final = 1000
 _MAX_STEPS: Final = 10_000
+_STEP_TEXTS: Final = ("created", "created_by", "comment")
 _ROOTFS_MEMBERS: Final = frozenset({"type", "diff_ids"})
+_LONGEST_USER: Final = 1024
 
 
 def chain_ids(diff_ids: Iterable[Digest]) -> tuple[Digest, ...]:
@@ -48,6 +52,23 @@ def chain_ids(diff_ids: Iterable[Digest]) -> tuple[Digest, ...]:
 def chain_id(parent: Digest, diff_id: Digest) -> Digest:
     """The identity of a layer on top of those that ``parent`` identifies."""
     return Digest.of(f"{parent} {diff_id}".encode())
+
+
+@dataclass(frozen=True, slots=True)
+class BuildStep:
+    """A step in which an image was built, as its builder wrote it down.
+
+    Attributes:
+        created: RFC 3339 text, or empty.
+        created_by: the command, or empty.
+        comment: or empty.
+        has_layer: whether it made a layer.
+    """
+
+    created: str = ""
+    created_by: str = ""
+    comment: str = ""
+    has_layer: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +127,33 @@ class ImageConfig:
             {} if settings is None else {**document["config"], **_without_nulls(settings)},
         )
 
+    def history(self, *, what: str = "image config") -> tuple[BuildStep, ...]:
+        """The steps in which the image was built, the first one first.
+
+        Nothing else needs their texts, so an image is kept whatever these are.
+
+        Raises:
+            DocumentError: lists the texts that are none, with their JSON paths.
+        """
+        steps = [each or {} for each in decode(self.raw, what).get("history") or ()]
+        faults = [
+            f"$.history[{number}].{name}: expected string, found {type_names.get(type(value), 'number')}"
+            for number, step in enumerate(steps)
+            for name in _STEP_TEXTS
+            if not isinstance(value := step.get(name), str | None)
+        ]
+        if faults:
+            raise DocumentError(what, faults[:MAX_FAULTS])
+        return tuple(
+            BuildStep(
+                step.get("created") or "",
+                step.get("created_by") or "",
+                step.get("comment") or "",
+                has_layer=not step.get("empty_layer"),
+            )
+            for step in steps
+        )
+
     def check_layers(self, layers: Sequence[Descriptor], *, what: str) -> None:
         """Check the diff ids against the layers of a manifest, as far as that can be done without reading a layer.
 
@@ -151,6 +199,27 @@ def image_config(manifest: Manifest, raw: bytes, *, what: str) -> ImageConfig | 
     config = ImageConfig.parse(raw, what=what)
     config.check_layers(manifest.layers, what=what)
     return config
+
+
+def user_of(raw: bytes) -> str:
+    """The user that a config names, without its group; empty if it names none, or is no image's.
+
+    >>> user_of(b'{"config": {"User": "2000:100"}}'), user_of(b"[]")
+    ('2000', '')
+    """
+    # An artifact's config may be anything; an image config was validated when it was ingested.
+    try:
+        document: Any = json.loads(raw)
+        settings = document["config"]
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return ""
+    if not isinstance(settings, dict):
+        return ""
+    # Names are not case-sensitive and the last one counts, as for the runtime that starts the container.
+    user = next((value for name, value in reversed(settings.items()) if name.casefold() == "user"), "")
+    name = user.partition(":")[0] if isinstance(user, str) else ""
+    # An impossible user must not break a whole list: messages are UTF-8 and limited.
+    return name if len(name) <= _LONGEST_USER and is_utf8(name) else ""
 
 
 def _named(settings: Mapping[str, Any], what: str) -> dict[str, Any]:

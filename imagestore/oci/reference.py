@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidDigestError, InvalidReferenceError
 from imagestore.oci.digest import Digest
-from imagestore.util.text import without_login
+from imagestore.util.logins import reference_without_login
 
 if TYPE_CHECKING:
     from typing import Self
@@ -143,7 +143,7 @@ def _split_digest(text: str) -> tuple[str, Digest | None]:
         return rest, None
     if not rest:
         raise InvalidReferenceError(text, 0, "the repository name before '@' is missing")
-    if without_login(text) != text:
+    if reference_without_login(text) != text:
         raise InvalidReferenceError(text, 0, "a reference carries no login; leave out everything up to '@'")
     try:
         return rest, Digest.parse(encoded)

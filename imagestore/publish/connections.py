@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING
 
 from imagestore.publish.blobs import BlobBringer
 from imagestore.publish.connection import Connection, connect
+from imagestore.publish.owner_state import OwnerState
 from imagestore.publish.publication import PublishContext
 
 if TYPE_CHECKING:
@@ -80,7 +82,26 @@ class Connections:
                     takes_over=self._takes_over,
                     images_at_work=self._states.images_at_work,
                 )
+                self._owner_lock.note(self.state(""))
             return self._known
+
+    def note(self, reason: str) -> None:
+        """Let other processes read how it stands, as the publisher, which this process becomes.
+
+        Args:
+            reason: why containerd can't be used; empty if it can.
+
+        Raises:
+            StoreBusyError: another process publishes this store into this containerd.
+        """
+        self._owner_lock.acquire()
+        self._owner_lock.note(self.state(reason))
+
+    def state(self, reason: str) -> OwnerState:
+        """How it stands; ``reason`` as for note()."""
+        known, notes = self._known, self._states.notes()
+        way, why = (known.way, known.way_reason) if known is not None else (None, "")
+        return OwnerState(os.getpid(), self._client.address, self._client.namespace, reason, way, why, notes)
 
     def lost(self) -> None:
         """containerd was away: another one may answer the next time."""

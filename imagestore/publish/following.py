@@ -7,12 +7,13 @@ opened before the first look at containerd's records, so that no change between 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import ImageStoreError, OperationCancelledError, ServiceUnavailableError
+from imagestore.errors import ImageStoreError, OperationCancelledError, ServiceUnavailableError, StoreError
 from imagestore.publish.in_use import note_images_in_use
 from imagestore.util.cancel import CancelToken
 
@@ -30,9 +31,11 @@ LOOK_SECONDS: Final = 0.25
 #: After a lost connection, doubled up to the second.
 _FIRST_WAIT_SECONDS: Final = 0.1
 _LAST_WAIT_SECONDS: Final = 5.0
-#: containerd's events are of all namespaces; the namespace is judged here.
+#: Least time between two states for other processes to read.
+_STATE_SECONDS: Final = 1.0
 #: A stream of events doesn't say when it begins, so what containerd has is looked at once more after this.
 _SECOND_LOOK_SECONDS: Final = 1.0
+#: containerd's events are of all namespaces; the namespace is judged here.
 _IMAGES: Final = 'topic~="^/images/"'
 _CONTAINERS: Final = 'topic=="/containers/create"'
 
@@ -68,6 +71,9 @@ class PublishFollower:
         #: Why containerd can't be used; empty while it can.
         self.reason = "not connected yet"
         self.reconciles = 0
+        # The reason in the last state for other processes, and when the next one may be written without another reason.
+        self._said: str | None = None
+        self._state_at = 0.0
         self._threads = [
             threading.Thread(target=self._listen, name="publish-events", daemon=True),
             threading.Thread(target=self._follow, name="publish-follow", daemon=True),
@@ -134,12 +140,21 @@ class PublishFollower:
         self._publisher.disconnected()
         self._heard()
 
+    def _state(self) -> None:
+        """Let other processes read how it stands, also before containerd answers."""
+        if self.reason == self._said and time.monotonic() < self._state_at:
+            return
+        with contextlib.suppress(StoreError):  # such as PublisherRunningError; the next connection says so
+            self._publisher.note(self.reason)
+        self._said, self._state_at = self.reason, time.monotonic() + _STATE_SECONDS
+
     def _follow(self) -> None:
         number: int | None = None
         full_at, second_at = 0.0, None
         while not self._cancel.is_cancelled:
             self._wake.wait(LOOK_SECONDS)
             self._wake.clear()
+            self._state()
             if not self._listening.is_set():
                 full_at = 0.0  # after a connection everything is compared
                 continue
@@ -176,6 +191,7 @@ class PublishFollower:
             if self.reason:
                 self.reason = ""
                 log.info("containerd is followed", extra={"address": self._publisher.client.address})
+            self._state()
             self._heard()
 
     def _failed(self, error: ImageStoreError) -> None:
@@ -183,6 +199,7 @@ class PublishFollower:
             log.error("can't publish", extra={"error": str(error), "hint": error.hint})
         self.reason = str(error)
         self._publisher.disconnected()
+        self._state()
         self._heard()
 
     def _number(self) -> int | None:

@@ -12,9 +12,9 @@ from imagestore.errors import (
     IntegrityError,
     NotFoundError,
     PreconditionError,
-    PublishError,
     ServiceUnavailableError,
 )
+from imagestore.publish.model import PublishError
 from imagestore.publish.publication import NotRunnableError, Publication, repair_image
 
 if TYPE_CHECKING:

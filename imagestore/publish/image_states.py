@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.publish.model import ImageState
+from imagestore.publish.owner_state import ImageNote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -249,6 +250,15 @@ class ImageStates:
         """The ids of images of which something was begun, and may have a lease."""
         with self._lock:
             return {key for key, each in self._entries.items() if each.begun is not None}
+
+    def notes(self) -> dict[str, ImageNote]:
+        """What other processes should know of each id; nothing of one that was found published."""
+        with self._lock:
+            return {
+                key: ImageNote(each.state, each.reason, each.next_try, dict(each.ways or {}))
+                for key, each in self._entries.items()
+                if each.state is not ImageState.PUBLISHED or each.ways
+            }
 
     def counts(self) -> dict[ImageState, int]:
         """How many ids are in each state."""

@@ -24,7 +24,10 @@ from imagestore.publish.owner_lock import OwnerLock
 from imagestore.publish.publication import relink_layers
 from imagestore.publish.pull_delivery import Deliveries
 from imagestore.publish.reconciling import RunningReconcile, results
+from imagestore.publish.status import StatusReader, image_ids_of
+from imagestore.publish.waiting import OwnerWatch
 from imagestore.publish.wanted import Owner
+from imagestore.registry.events import ignore
 from imagestore.util.cancel import CancelToken
 from imagestore.util.machine import machine_mark
 
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 
     from imagestore.oci.digest import Digest
     from imagestore.publish.connection import Connection
-    from imagestore.publish.model import ReconcileReport
+    from imagestore.publish.model import PublisherStatus, ReconcileReport
     from imagestore.registry.events import Observer
     from imagestore.store.image_store import ImageStore
 
@@ -91,7 +94,7 @@ class Publisher:
         self.owner = Owner(store.id, machine_mark("publish"))
         self.states = ImageStates(clock)
         self.totals = PublishTotals()
-        self._lock = OwnerLock(store.root, f"{self.client.address} {namespace}")
+        self._lock = OwnerLock(store.root, self.client.address, namespace)
         self._connections = Connections(
             self.client, self.owner, self._lock, self.states, mode=content, takes_over=takes_over, clock=clock
         )
@@ -99,20 +102,51 @@ class Publisher:
         self._images = ImagePublisher(
             self._connections, self.records, self.states, self.totals, self._lend, self._cancel
         )
+        self._status = StatusReader(self.client, self.owner, self.records, self._lock, content)
         self._executor = ThreadPoolExecutor(PUBLISHES_AT_ONCE, thread_name_prefix="publish")
         self._deliveries = Deliveries(self.states, self._cancel)
 
     # Once, for programs.
 
-    def reconcile(self, *, cancel: CancelToken | None = None) -> ReconcileReport:
+    def reconcile(self, *, cancel: CancelToken | None = None, observer: Observer = ignore) -> ReconcileReport:
         """Publish what is wanted and isn't published, take away what isn't wanted, and wait until it is done.
+
+        The observer gets an event for each image that ended.
 
         Raises:
             ServiceUnavailableError: containerd can't be reached.
             StoreBusyError: another process publishes this store into this containerd.
             OperationCancelledError: cancelled; what has begun goes on until the publisher is closed.
         """
-        return self.begin_reconcile(is_full=True).finish(cancel or CancelToken())
+        return self.begin_reconcile(is_full=True).finish(cancel or CancelToken(), observer)
+
+    def publish_images(
+        self, image_ids: Set[str], *, cancel: CancelToken | None = None, observer: Observer = ignore
+    ) -> ReconcileReport:
+        """As reconcile(), for some of the store's images; nothing is taken away."""
+        with self._lend() as store:
+            connection = self._connections.current(store)
+            wanted = {key: image for key, image in self.records.wanted(store).items() if key in image_ids}
+            unready = connection.unpacked.unready(store.content, wanted.values())
+            unmet = unready.union(self.records.compare(wanted).to_publish)
+        running = {key: self.begin(key) for key in sorted(unmet)}
+        return RunningReconcile(self.states, running, len(wanted), ()).finish(cancel or CancelToken(), observer)
+
+    def wait_for_owner(
+        self, image_ids: Set[str] | None = None, *, cancel: CancelToken | None = None
+    ) -> ReconcileReport | None:
+        """Wait until the process that publishes this store has done it; None if none does (any more).
+
+        Args:
+            image_ids: only these images; by default all, and what is to be taken away.
+            cancel: ends the wait, as at its deadline.
+
+        Raises:
+            DeadlineExceededError: images are still on their way.
+            ServiceUnavailableError: containerd can't be reached.
+        """
+        watch = OwnerWatch(self.client, self.owner, self.records, self._lock, self._lend, image_ids)
+        return watch.wait(cancel or CancelToken())
 
     def publish(self, name: str, *, runtime_handler: str | None = None, cancel: CancelToken | None = None) -> str:
         """Publish one image of the store, named as for ImageStore.get(), and wait for it; returns its id.
@@ -148,7 +182,32 @@ class Publisher:
             self._connections.current(store)
         return self.records.delete([image.name for image in self.records.own()])
 
+    def status(self, name: str | None = None, *, runtime_handler: str | None = None) -> PublisherStatus:
+        """How publishing stands, beside a running publisher too; nothing is published.
+
+        Args:
+            name: only of the images that ImageStore.list() finds by this name, and nothing about others.
+            runtime_handler: only this handler's.
+
+        Raises:
+            ImageNotFoundError: the store has no such image.
+        """
+        with self._lend() as store:
+            image_ids = None if name is None else image_ids_of(store, name, runtime_handler)
+            return self._status.read(store, self._connections.state(""), image_ids)
+
     # For a server.
+
+    def note(self, reason: str) -> None:
+        """Let other processes read how it stands.
+
+        Args:
+            reason: why containerd can't be used; empty if it can.
+
+        Raises:
+            StoreBusyError: another process publishes this store into this containerd.
+        """
+        self._connections.note(reason)
 
     def ensure(self, image_id: Digest) -> Future[None]:
         """Make an image runnable; done at once if containerd is known to have it as it is wanted.
@@ -233,9 +292,13 @@ class Publisher:
         """What is known of containerd, without asking it."""
         return self._connections.known
 
+    def cancel(self, reason: str) -> None:
+        """End what runs, and every call to containerd, from another thread; only close() may follow."""
+        self._cancel.cancel(reason)
+
     def close(self) -> None:
         """End what runs, wait for it, and let another process publish; containerd keeps what is published."""
-        self._cancel.cancel("the publisher was closed")
+        self.cancel("the publisher was closed")
         self._deliveries.close()
         self._executor.shutdown(cancel_futures=True)
         self.client.close()

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import OperationCancelledError
 from imagestore.publish.model import ImageState, ReconcileReport
+from imagestore.registry.events import PartAdvanced, ignore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from imagestore.publish.image_states import ImageStates
+    from imagestore.registry.events import Observer
     from imagestore.util.cancel import CancelToken
 
 #: Between two looks at the token of who waits.
@@ -37,13 +39,16 @@ class RunningReconcile:
         self._wanted = wanted
         self._removed = removed
 
-    def finish(self, cancel: CancelToken) -> ReconcileReport:
-        """Wait for the publishes.
+    def finish(self, cancel: CancelToken, observer: Observer = ignore) -> ReconcileReport:
+        """Wait for the publishes; the observer gets an event for each that ended.
 
         Raises:
             OperationCancelledError: cancelled; they go on.
         """
-        results(list(self._running.values()), cancel)
+        ids = {future: key for key, future in self._running.items()}
+        for number, future in enumerate(as_ended(ids, cancel), 1):
+            ended = f"{self._states.entry(ids[future]).state.value} ({number} of {len(ids)})"
+            observer(PartAdvanced(f"image {ids[future]}", ended))
         failed = {key: str(error) for key, each in self._running.items() if (error := each.exception()) is not None}
         others = {key: self._states.entry(key) for key in self._running.keys() - failed.keys()}
         return ReconcileReport(
@@ -61,10 +66,21 @@ def results(running: Sequence[Future[None]], cancel: CancelToken) -> Sequence[Fu
     Raises:
         OperationCancelledError: cancelled, and they go on; or the publisher was closed before they began.
     """
+    for _ in as_ended(running, cancel):
+        pass
+    return running
+
+
+def as_ended(running: Collection[Future[None]], cancel: CancelToken) -> Iterator[Future[None]]:
+    """Each as it ends, well or not.
+
+    Raises:
+        OperationCancelledError: as results().
+    """
     left = set(running)
     while left:
         cancel.check()
-        _, left = concurrent.futures.wait(left, timeout=_LOOK_SECONDS)
-    if any(each.cancelled() for each in running):
-        raise OperationCancelledError("the publisher was closed")
-    return running
+        ended, left = concurrent.futures.wait(left, _LOOK_SECONDS, concurrent.futures.FIRST_COMPLETED)
+        if any(each.cancelled() for each in ended):
+            raise OperationCancelledError("the publisher was closed")
+        yield from ended

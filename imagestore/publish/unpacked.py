@@ -51,18 +51,20 @@ class UnpackedImages:
         One call, and one for each snapshotter.
         """
         known = set(self._client.cri_names().values())
+        lacking = self.lacking(content, images)
+        return {image_id for image_id, snapshotters in lacking.items() if snapshotters or image_id not in known}
+
+    def lacking(self, content: ContentStore, images: Iterable[WantedImage]) -> dict[str, tuple[str, ...]]:
+        """The snapshotters for which each image isn't unpacked, by its id; a call for each snapshotter."""
         there: dict[str, set[str]] = {}
-        found = set()
+        found = {}
         for image in images:
             tops = self._tops_of(content, image)
             for snapshotter in image.snapshotters:
                 if snapshotter not in there:
                     is_loaded = snapshotter in self._snapshotters
                     there[snapshotter] = self._client.snapshots(snapshotter) if is_loaded else set()
-                if not tops <= there[snapshotter]:
-                    found.add(image.image_id)
-            if image.image_id not in known:
-                found.add(image.image_id)
+            found[image.image_id] = tuple(each for each in image.snapshotters if not tops <= there[each])
         return found
 
     def _tops_of(self, content: ContentStore, image: WantedImage) -> set[str]:

@@ -259,5 +259,27 @@ def difference(
     )
 
 
+def left_to_others(
+    wanted: Iterable[WantedImage], actual: Mapping[str, ActualImage], owner: Owner, cri_names: Mapping[str, str]
+) -> set[tuple[str, str, str]]:
+    """(name, target, image id) of others' records that don't stand against an image: CRI resolves the name to the same
+    one, or another store on the same containerd wants the name, too.
+
+    Args:
+        wanted: the images.
+        actual: containerd's records by name.
+        owner: whose records they should be.
+        cri_names: the image id of each name that CRI knows.
+    """
+    return {
+        (name, found.target, image.image_id)
+        for image in wanted
+        for name in image.names
+        if (found := actual.get(name)) is not None
+        and not found.is_of(owner)
+        and (cri_names.get(name) == image.image_id or found.is_of_another_store(owner))
+    }
+
+
 def _name_hash(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:_HASH_CHARACTERS]

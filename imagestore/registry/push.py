@@ -6,18 +6,15 @@ must not go on at another host. Uploads of one client share its connections, log
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AccessDeniedError, PreconditionError
-from imagestore.oci import media_types
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
-from imagestore.oci.digest import Digest
-from imagestore.oci.referrers import fallback_tag
 from imagestore.registry.endpoints import PUSH
 from imagestore.registry.errors_body import failure
 from imagestore.registry.manifests import check_announced
+from imagestore.registry.referrer_list import ReferrerList
 from imagestore.registry.session import Call, Content
 from imagestore.registry.uploads import BlobUpload, is_there
 
@@ -25,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.events import BlobUploaded
@@ -97,14 +95,40 @@ class RepositoryWriter:
     def manifest(self, descriptor: Descriptor, raw: bytes, *, tag: str = "", subject: Digest | None = None) -> None:
         """Write a manifest or an index (its bytes, and a tag or none); what it refers to must be there.
 
-        ``subject`` is the digest of its subject, if it has one. If the registry has no referrers API, the list under
-        the subject's fallback tag is updated.
+        ``subject`` is the digest of its subject, if it has one; then see ``referrers()``.
 
         Raises:
             RegistryError: refused, unreachable, or no sensible protocol.
             DigestMismatchError: the registry says that it has other bytes.
             OperationCancelledError: cancelled, or past the deadline.
         """
+        is_listed = self._put(self._session, descriptor, raw, tag)
+        if subject is not None and not is_listed:
+            self._list(subject, [(descriptor, raw)])
+
+    def referrers(self, subject: Digest, referrers: Sequence[tuple[Descriptor, bytes]]) -> None:
+        """Write manifests (their descriptors and bytes) that refer to a document of this digest.
+
+        If the registry has no referrers API, they are added to the list under the document's fallback tag, which other
+        clients may write at the same time: it is read again after some tenths of a second.
+
+        Raises:
+            RegistryError: refused, unreachable, or no sensible protocol; or others overwrite the list again and again.
+            DigestMismatchError: the registry says that it has other bytes.
+            DocumentError: under the fallback tag is another document.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        unlisted = [each for each in referrers if not self._put(self._session, *each, "")]
+        if unlisted:
+            self._list(subject, unlisted)
+
+    def _list(self, subject: Digest, referrers: Sequence[tuple[Descriptor, bytes]]) -> None:
+        # Tried again by the list, which reads what is there before each try.
+        once = replace(self._session, is_tried_once=True)
+        ReferrerList(self._session, self._reference, subject, partial(self._put, once)).add(referrers)
+
+    def _put(self, session: Session, descriptor: Descriptor, raw: bytes, tag: str) -> bool:
+        """Write a document; returns whether the registry lists it for its subject."""
         what = self._what(descriptor)
 
         def _judged(response: Response) -> bool:
@@ -117,41 +141,10 @@ class RepositoryWriter:
         content = Content(descriptor.media_type, len(raw), lambda: (raw,))
         call = Call("PUT", self._reference.path, f"manifests/{tag or descriptor.digest}", what, content=content)
         try:
-            is_listed = self._session.call(call, _judged)
+            return session.call(call, _judged)
         except AccessDeniedError as error:
             error.hint = error.hint or "the login may lack the right to push"
             raise
-        if subject is not None and not is_listed:
-            self._list_by_tag(descriptor, raw, subject)
-
-    def _list_by_tag(self, descriptor: Descriptor, raw: bytes, subject: Digest) -> None:
-        """Add a referrer to the index under the fallback tag of its subject ("Referrers Tag Schema")."""
-        tag = fallback_tag(subject)
-        what = f"{self._reference.name}:{tag}"
-
-        def _judged(response: Response) -> list[Any]:
-            with response:
-                if response.status == 404:
-                    return []
-                if response.status != 200:
-                    raise failure(response, what=what)
-                listed = decode(response.read(MAX_DOCUMENT_BYTES), what).get("manifests")
-                return listed if isinstance(listed, list) else []
-
-        call = Call("GET", self._reference.path, f"manifests/{tag}", what, accept=(media_types.OCI_INDEX,))
-        listed = self._session.call(call, _judged)
-        if any(isinstance(each, dict) and each.get("digest") == str(descriptor.digest) for each in listed):
-            return
-        document = decode(raw, what)
-        entry: dict[str, Any] = descriptor.members()
-        config = document.get("config")
-        artifact_type = document.get("artifactType") or (config.get("mediaType") if isinstance(config, dict) else None)
-        more = {"artifactType": artifact_type, "annotations": document.get("annotations")}
-        entry |= {key: value for key, value in more.items() if value}
-        listing = {"schemaVersion": 2, "mediaType": media_types.OCI_INDEX, "manifests": [*listed, entry]}
-        index = json.dumps(listing, separators=(",", ":")).encode()
-        target = replace(descriptor, media_type=media_types.OCI_INDEX, digest=Digest.of(index), size=len(index))
-        self.manifest(target, index, tag=tag)
 
     def _what(self, descriptor: Descriptor) -> str:
         return f"{descriptor.kind.value} {descriptor.digest} of {self._reference.name}"

@@ -151,6 +151,8 @@ class Quantity:
 
     def __add__(self, other: Quantity) -> Quantity:
         """The sum, in this format; in the other's when this is zero, as Kubernetes has it."""
+        if not isinstance(other, Quantity):
+            return NotImplemented
         format_ = other.format if self.is_zero else self.format
         if self.is_zero or other.is_zero:
             left = other if self.is_zero else self
@@ -164,15 +166,21 @@ class Quantity:
 
     def __sub__(self, other: Quantity) -> Quantity:
         """The difference, in this format; in the other's when this is zero."""
+        if not isinstance(other, Quantity):
+            return NotImplemented
         return self + -other
 
     def __mul__(self, factor: int) -> Quantity:
         """The multiple, in this format."""
+        if not isinstance(factor, int):
+            return NotImplemented
         return Quantity(self.mantissa * factor, self.exponent, self.format)
 
     __rmul__ = __mul__
 
     def __lt__(self, other: Quantity) -> bool:
+        if not isinstance(other, Quantity):
+            return NotImplemented
         return self.compare(other) < 0
 
     def compare(self, other: Quantity) -> int:

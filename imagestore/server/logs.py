@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from imagestore.util.logins import without_logins
 from imagestore.util.text import printable
 
 if TYPE_CHECKING:
@@ -108,11 +109,14 @@ class JsonLines(logging.Formatter):
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
-            **_fields(record),
+            "message": without_logins(record.getMessage()),
+            **{
+                key: without_logins(value) if isinstance(value, str) else value
+                for key, value in _fields(record).items()
+            },
         }
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = without_logins(self.formatException(record.exc_info))
         return json.dumps(line, default=str)
 
 
@@ -121,16 +125,21 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, or several with an exception."""
-        words = [_time(record), record.levelname, printable(record.getMessage())]
+        words = [_time(record), record.levelname, _plain(record.getMessage())]
         words += [f"{key}={_shown(value)}" for key, value in _fields(record).items()]
         text = " ".join(words)
         if not record.exc_info:
             return text
         # Indented, so that no text in an exception looks like a line of its own.
         trace = self.formatException(record.exc_info).split("\n")
-        return "\n".join([text, *(f"  {printable(line)}" for line in trace)])
+        return "\n".join([text, *(f"  {_plain(line)}" for line in trace)])
+
+
+def _plain(text: str) -> str:
+    """A text of ours or of a library, for a log."""
+    return printable(without_logins(text))
 
 
 def _shown(value: object) -> str:
-    text = printable(str(value))
+    text = _plain(str(value))
     return json.dumps(text) if " " in text or '"' in text or not text else text

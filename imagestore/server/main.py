@@ -25,7 +25,7 @@ from imagestore.errors import ImageStoreError, InvalidInputError, ServerError
 from imagestore.server.calls import CallInterceptor, CallWatch
 from imagestore.server.gc_scheduler import Collector
 from imagestore.server.metrics import Metrics
-from imagestore.server.services import add_kubelet_services, add_services, channel_options
+from imagestore.server.services import PUBLISH_HEALTH, add_kubelet_services, add_services, channel_options
 from imagestore.server.sockets import SocketFile
 from imagestore.server.systemd import Notifier
 from imagestore.store.workers import StoreWorkers
@@ -51,8 +51,6 @@ _DATABASE_SECONDS: Final = 1.0
 _LAST_SECONDS: Final = 1.0
 #: Least time between two reports of the publisher.
 _REPORT_SECONDS: Final = 1.0
-#: The name by which health checks ask for the publisher.
-HEALTH_NAME: Final = "imagestore.publish"
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -127,7 +125,7 @@ class ServerProcess:
         services = await add_services(main, self._workers, settings.max_concurrent_pulls, self._metrics, publisher)
         places = [(main, settings.listen)]
         if publisher is not None:
-            await services.set_health(HEALTH_NAME, is_serving=False)
+            await services.set_health(PUBLISH_HEALTH, is_serving=False)
             if settings.kubelet:
                 server = self._make_server()
                 add_kubelet_services(server, self._workers, services, publisher)
@@ -206,7 +204,7 @@ class ServerProcess:
         while True:
             await self._publisher_heard.wait()
             self._publisher_heard.clear()
-            await services.set_health(HEALTH_NAME, is_serving=publisher.follower.is_connected)
+            await services.set_health(PUBLISH_HEALTH, is_serving=publisher.follower.is_connected)
             self._notifier.status(publisher.status)
             await asyncio.sleep(_REPORT_SECONDS)
 

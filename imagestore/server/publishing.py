@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from imagestore.cri.model import FilesystemUsage
 from imagestore.publish.file_systems import ImageFileSystems
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.registry.events import Observer
     from imagestore.store.workers import StoreWorkers
-
-#: The name by which health checks ask for it.
-HEALTH_NAME: Final = "imagestore.publish"
 
 
 class ServedPublisher:

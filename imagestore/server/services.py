@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from imagestore.server.metrics import Metrics
     from imagestore.store.workers import StoreWorkers
 
+#: The name by which health checks ask for the publisher.
+PUBLISH_HEALTH: Final = "imagestore.publish"
 _STREAMS_PER_CONNECTION: Final = 256
 #: Of a call's headers with their references resolved; kept as long as the call.
 _METADATA_BYTES: Final = 16 * 1024

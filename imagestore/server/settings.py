@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
 from imagestore.server.sockets import SocketRights
+from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:
     from imagestore.config.model import PublishSettings
@@ -73,14 +74,18 @@ def loopback_address(text: str) -> tuple[str, int]:
     try:
         address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
-        raise InvalidInputError(f"metrics address {text!r}: expected ADDRESS:PORT, such as 127.0.0.1:9090") from None
+        raise InvalidInputError(
+            f"metrics address {without_login(text)!r}: expected ADDRESS:PORT, such as 127.0.0.1:9090"
+        ) from None
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped  # Python before 3.13 doesn't know it for loopback
     if not address.is_loopback:
         raise InvalidInputError(
-            f"metrics address {text!r}: expected a loopback address, got {address}",
+            f"metrics address {without_login(text)!r}: expected a loopback address, got {address}",
             hint="the numbers are for this machine's collector; use 127.0.0.1 or [::1]",
         )
     if _PORT.fullmatch(port) is None or int(port) > 65535:
-        raise InvalidInputError(f"metrics address {text!r}: expected a port from 0 to 65535, got {port!r}")
+        raise InvalidInputError(
+            f"metrics address {without_login(text)!r}: expected a port from 0 to 65535, got {port!r}"
+        )
     return str(address), int(port)

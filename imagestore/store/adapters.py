@@ -18,6 +18,7 @@ from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.metadata.sqlite.location import refuse_missing
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store import leases
+from imagestore.util.logins import without_login
 from imagestore.util.root_folder import is_database, is_foreign_address, refuse_untrusted
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def bucket_settings(url: str, config: Config, environ: Mapping[str, str]) -> Buc
         InvalidInputError: the URL is none of a bucket.
     """
     if not url.startswith(_BUCKET):
-        raise InvalidInputError(f"content {url!r}: expected s3://BUCKET or s3://BUCKET/PREFIX")
+        raise InvalidInputError(f"content {without_login(url)!r}: expected s3://BUCKET or s3://BUCKET/PREFIX")
     configured = config.settings.mirror.bucket
     if configured is not None and configured.url.rstrip("/") == url.rstrip("/"):
         return configured

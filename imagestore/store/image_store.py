@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from imagestore.store.pull.plan import PullPlan
     from imagestore.store.pull.service import Pulls
     from imagestore.store.pull.verify import ImageVerifier
-    from imagestore.store.unpack.apply import UnpackLimits
     from imagestore.store.unpack.bundle import BundleOptions
+    from imagestore.store.unpack.limits import UnpackLimits
     from imagestore.store.unpack.unpack import UnpackReport
     from imagestore.util.cancel import CancelToken
 
@@ -494,12 +494,13 @@ class ImageStore:
     ) -> UnpackReport:
         """Unpack an image, named as for get(): its root filesystem, or a bundle that an OCI runtime starts.
 
-        If :meth:`imagestore.store.unpack.unpack.UnpackWork.run` raises, nothing is left.
+        Memory is bounded, whatever the layers are (docs/unpack.md). If it raises, nothing is left; errors, and what a
+        cancellation may leave, are those of :meth:`imagestore.store.unpack.unpack.UnpackWork.run`.
 
         Args:
             folder: isn't there yet, or is empty; it appears when all is in it.
             bundle: make a bundle, with ``rootfs`` and ``config.json``, and what a pod says of the container.
-            limits: what all layers together may take.
+            limits: what all layers together may take, and each of their entries.
             is_rootless: for users other than root: all files are theirs, and devices are left out.
         """
         return self._archives.unpack(name, folder, runtime_handler, bundle, limits, is_rootless, observer, cancel)

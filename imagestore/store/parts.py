@@ -12,10 +12,11 @@ import imagestore.platforms as platforms
 from imagestore.content.disk import translated
 from imagestore.errors import UnknownRuntimeHandlerError
 from imagestore.metadata.sqlite.failures import closed
+from imagestore.util import long_waits
 from imagestore.util.cancel import CancelGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from imagestore.config import Config
     from imagestore.platforms import Platform
@@ -110,8 +111,9 @@ class StoreParts:
         """For modules that are imported while the store is in use: the process may have no descriptor left."""
         return translated("load what works on it", self.name)
 
-    def operation(self, cancel: CancelToken | None) -> contextlib.AbstractContextManager[CancelToken]:
-        """A long operation, which ends when the store is closed.
+    @contextlib.contextmanager
+    def operation(self, cancel: CancelToken | None, observer: Observer | None = None) -> Iterator[CancelToken]:
+        """A long operation, which ends when the store is closed, and whose observer is told of long waits.
 
         Raises:
             StoreError: the store is closed, or another process opened it.
@@ -119,7 +121,9 @@ class StoreParts:
         if self._operations.is_ended:
             raise closed(self.name)
         self.metadata.check_process()
-        return self._operations.joined(cancel)
+        notice = functools.partial(_notice, observer or self.observer)
+        with self._operations.joined(cancel) as token, long_waits.told_to(notice):
+            yield token
 
     def platform(self, given: str | Platform | None) -> Platform | None:
         """The platform that a call names; None if it names none.
@@ -151,3 +155,10 @@ class StoreParts:
             if self._own_registry is not None:
                 stack.callback(self._own_registry.close)
             self._operations.end("this store was closed", patience_seconds=_PATIENCE_SECONDS)
+
+
+def _notice(observer: Observer, line: str) -> None:
+    # Loading all events would make every store slower to open.
+    from imagestore.registry.events import Noticed
+
+    observer(Noticed(line))

@@ -20,6 +20,7 @@ from imagestore.errors import (
 from imagestore.metadata.records import image_name
 from imagestore.oci.digest import Digest
 from imagestore.oci.reference import Reference
+from imagestore.util.logins import reference_without_login
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -48,7 +49,9 @@ def refuse_unreadable(text: str) -> None:
 def not_found(text: str, handler: str | None = None, *, hint: str = "") -> ImageNotFoundError:
     """The error for a name that no image has, or none of this handler."""
     under = f" under runtime handler {handler!r}" if handler else ""
-    return ImageNotFoundError(f"image {text!r} is not in the store{under}", hint=hint or missing_hint(text))
+    return ImageNotFoundError(
+        f"image {reference_without_login(text)!r} is not in the store{under}", hint=hint or missing_hint(text)
+    )
 
 
 def missing_hint(text: str) -> str:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _PIECE_SECONDS: Final = 1.0
 
 
+def never_cancelled() -> None:
+    """A check for work that nobody cancels, in the place of ``CancelToken.check``."""
+
+
 class CancelToken:
     """Cancels an operation, by a call or at a deadline, ``deadline_seconds`` from now.
 

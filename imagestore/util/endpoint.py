@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError, PreconditionError, ServiceUnavailableError
+from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:
     from typing import Self
@@ -54,24 +55,26 @@ class Endpoint:
         'unix:///run/crio/crio.sock'
         """
         scheme, path = split_scheme(text.strip())
+        shown = without_login(text)
         if scheme == "tcp":
             raise InvalidInputError(
-                f"endpoint {text!r}: expected a unix socket; a service over tcp has no authentication",
+                f"endpoint {shown!r}: expected a unix socket; a service over tcp has no authentication",
                 hint=_HINT,
             )
         if scheme not in ("", "unix"):
-            raise InvalidInputError(f"endpoint {text!r}: expected the scheme unix, got {scheme!r}", hint=_HINT)
-        if not path.startswith("/") or path.endswith("/"):
-            raise InvalidInputError(f"endpoint {text!r}: expected the absolute path of a socket", hint=_HINT)
+            raise InvalidInputError(f"endpoint {shown!r}: expected the scheme unix, got {scheme!r}", hint=_HINT)
+        # Two slashes: an address that has lost its scheme.
+        if not path.startswith("/") or text.startswith("//") or path.endswith("/"):
+            raise InvalidInputError(f"endpoint {shown!r}: expected the absolute path of a socket", hint=_HINT)
         if any(character < " " or character == "\x7f" for character in path):
-            raise InvalidInputError(f"endpoint {text!r}: a path has no control characters", hint=_HINT)
+            raise InvalidInputError(f"endpoint {shown!r}: a path has no control characters", hint=_HINT)
         try:
             length = len(path.encode("utf-8"))
         except UnicodeEncodeError:
-            raise InvalidInputError(f"endpoint {text!r}: expected a path in UTF-8, as gRPC does", hint=_HINT) from None
+            raise InvalidInputError(f"endpoint {shown!r}: expected a path in UTF-8, as gRPC does", hint=_HINT) from None
         if length > LONGEST_PATH_BYTES:
             raise InvalidInputError(
-                f"endpoint {text!r}: expected a path of at most {LONGEST_PATH_BYTES} bytes, it has {length}",
+                f"endpoint {shown!r}: expected a path of at most {LONGEST_PATH_BYTES} bytes, it has {length}",
                 hint="the system's limit for sockets; link a shorter path to it",
             )
         return cls(path)

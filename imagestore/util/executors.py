@@ -7,6 +7,7 @@ released. It is raised afterwards.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -28,12 +29,12 @@ def take(waiting: deque[T]) -> T | None:
 
 
 def begin(executor: ThreadPoolExecutor, work: Callable[[], None]) -> Future[None]:
-    """Run work in an executor; if the process can't start a thread, in this thread.
+    """Run work in an executor, in a copy of this thread's context; if the process can't start a thread, in this thread.
 
     Then the executor may run it once more later. So the work takes its items from a queue and raises nothing.
     """
     try:
-        return executor.submit(work)
+        return executor.submit(contextvars.copy_context().run, work)
     except RuntimeError:
         work()
         done: Future[None] = Future()

@@ -12,18 +12,27 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import stat
 import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import AlreadyExistsError, InvalidInputError, PreconditionError
+from imagestore.errors import (
+    AlreadyExistsError,
+    ImageStoreError,
+    InvalidInputError,
+    OperationCancelledError,
+    PreconditionError,
+)
+from imagestore.util.cancel import never_cancelled
 from imagestore.util.failpoint import reach
 from imagestore.util.files import write_refusal
+from imagestore.util.trees import remove_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from imagestore.util.cancel import CancelToken
 
 #: A folder whose names are used; it need not be readable.
 _ABOVE: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
@@ -36,20 +45,25 @@ _ENDING: Final = r"\.[0-9a-f]{12}\.partial"
 _CLOSED: Final = 0o700
 #: A writer has this long between making its temporary file and locking it.
 _LEAST_AGE_SECONDS: Final = 60.0
+#: What cancelled work takes for removing what it has made.
+_PATIENCE_SECONDS: Final = 0.25
 #: Errors that say that the name of a folder is that of nothing, of a file or of a link.
 _OTHERS: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 _HINT: Final = "name a place in a folder where only you can write, and move the result afterwards"
 
 
 @contextlib.contextmanager
-def new_folder(path: str, *, mode: int = _CLOSED) -> Iterator[int]:
+def new_folder(path: str, *, mode: int = _CLOSED, cancel: CancelToken | None = None) -> Iterator[int]:
     """A new folder, which gets its name when the block succeeds and is removed otherwise.
 
-    The block gets its descriptor. Nothing but that may be used: its name may lead elsewhere.
+    The block gets its descriptor. Nothing but that may be used: its name may lead elsewhere. When the token is
+    cancelled, no more than a quarter of a second goes into the removal. The hint of the error then names the folder
+    with the rest, which the next work for this place removes.
 
     Args:
         path: absolute; not there, or an empty folder.
         mode: until the block changes it, less the process's mask.
+        cancel: of the block's work.
 
     Raises:
         AlreadyExistsError: something is there.
@@ -67,7 +81,7 @@ def new_folder(path: str, *, mode: int = _CLOSED) -> Iterator[int]:
         reach("partial-open")
         return _opened(above, name, path)
 
-    with _renamed(path, _make) as descriptor:
+    with _renamed(path, _make, cancel) as descriptor:
         yield descriptor
 
 
@@ -129,8 +143,9 @@ def _temporary(final: str) -> str:
 
 
 @contextlib.contextmanager
-def _renamed(path: str, make: Callable[[int, str], int]) -> Iterator[int]:
+def _renamed(path: str, make: Callable[[int, str], int], cancel: CancelToken | None = None) -> Iterator[int]:
     """What ``make`` makes in the open folder under the temporary name, renamed when the block succeeds."""
+    check = _patient(cancel) if cancel is not None else never_cancelled
     with contextlib.ExitStack() as stack:
         with _translated(path):
             folder, final = os.path.split(path)
@@ -143,33 +158,36 @@ def _renamed(path: str, make: Callable[[int, str], int]) -> Iterator[int]:
             # Marks it as in use; on file systems without locks no leftover is removed.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove_leftovers(above, re.compile(re.escape(final) + _ENDING))
+            _remove_leftovers(above, re.compile(re.escape(final) + _ENDING), check)
             yield descriptor
             with _translated(path):
                 _rename(above, name, final, descriptor, path)
-        except BaseException:
+        except BaseException as error:
             # An interrupt may come when it has its name, or others may have moved the folder above: it is whole then.
             if not _leads_to(above, final, descriptor):
-                _remove(above, name, descriptor)
+                _remove(above, name, descriptor, check)
+                if isinstance(error, ImageStoreError) and _leads_to(above, name, descriptor):
+                    left = os.path.join(folder, name)
+                    error.hint = error.hint or f"remove {left}, or do the same again, which removes it"
             raise
 
 
 def _opened(above: int, name: str, path: str) -> int:
     """The folder that was just made, whose name may have been given to something else meanwhile."""
-    try:
-        descriptor = os.open(name, FOLDER, dir_fd=above)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.rmdir(name, dir_fd=above)
-        if error.errno in _OTHERS:
-            raise _exchanged(path) from error
-        raise
-    try:
-        if not _is_own(descriptor):
+    with contextlib.ExitStack() as stack:
+        is_own = False
+        try:
+            descriptor = os.open(name, FOLDER, dir_fd=above)
+            stack.callback(os.close, descriptor)
+            is_own = _is_own(descriptor)
+        except OSError as error:
+            if error.errno not in _OTHERS:
+                with contextlib.suppress(OSError):
+                    os.rmdir(name, dir_fd=above)
+                raise
+        if not is_own:
             raise _exchanged(path)
-    except BaseException:
-        os.close(descriptor)
-        raise
+        stack.pop_all()
     return descriptor
 
 
@@ -239,37 +257,37 @@ def _leads_to(above: int, name: str, descriptor: int) -> bool:
         return False
 
 
-def _remove(above: int, name: str, descriptor: int) -> None:
+def _patient(cancel: CancelToken) -> Callable[[], None]:
+    """A check that lets work go on for a moment once it is cancelled."""
+    ends: float | None = None
+
+    def _check() -> None:
+        nonlocal ends
+        try:
+            cancel.check()
+        except OperationCancelledError:
+            now = time.monotonic()
+            ends = now + _PATIENCE_SECONDS if ends is None else ends
+            if now > ends:
+                raise
+
+    return _check
+
+
+def _remove(above: int, name: str, descriptor: int, check: Callable[[], None] = never_cancelled) -> None:
     """Remove what is open, as far as possible; what others have given its name stays."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, OperationCancelledError):
         is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
         if is_folder:
-            _empty(descriptor)
+            if os.geteuid() != 0:  # root needs no mode
+                os.fchmod(descriptor, _CLOSED)
+            remove_content(descriptor, check=check)
         reach("partial-remove")
         if _leads_to(above, name, descriptor):
             (os.rmdir if is_folder else os.unlink)(name, dir_fd=above)
 
 
-def _empty(descriptor: int) -> None:
-    """Remove what is in an open folder, as far as possible."""
-    if os.geteuid() != 0:  # root needs no mode
-        os.fchmod(descriptor, _CLOSED)
-        for _, folders, _, inner in os.fwalk(".", dir_fd=descriptor):
-            for name in folders:
-                # A link has no mode; Python says so in its own way.
-                with contextlib.suppress(OSError, NotImplementedError, ValueError):
-                    os.chmod(name, _CLOSED, dir_fd=inner, follow_symlinks=False)
-    with os.scandir(descriptor) as found:
-        entries = [(each.name, each.is_dir(follow_symlinks=False)) for each in found]
-    for name, is_folder in entries:
-        if is_folder:
-            shutil.rmtree(name, ignore_errors=True, dir_fd=descriptor)
-        else:
-            with contextlib.suppress(OSError):
-                os.unlink(name, dir_fd=descriptor)
-
-
-def _remove_leftovers(above: int, dead: re.Pattern[str]) -> None:
+def _remove_leftovers(above: int, dead: re.Pattern[str], check: Callable[[], None] = never_cancelled) -> None:
     """Remove what dead writers of this user left under such names, as far as possible.
 
     Where another user can rename what is in the folder, it stays: a folder of ours with such a name may be any.
@@ -286,10 +304,10 @@ def _remove_leftovers(above: int, dead: re.Pattern[str]) -> None:
             os.close(descriptor)
         for name in filter(dead.fullmatch, names):
             with contextlib.suppress(OSError):
-                _remove_leftover(above, name)
+                _remove_leftover(above, name, check)
 
 
-def _remove_leftover(above: int, name: str) -> None:
+def _remove_leftover(above: int, name: str, check: Callable[[], None]) -> None:
     descriptor = os.open(name, _LEFTOVER, dir_fd=above)
     try:
         status = os.fstat(descriptor)
@@ -297,6 +315,6 @@ def _remove_leftover(above: int, name: str) -> None:
         is_old = time.time() - status.st_mtime >= _LEAST_AGE_SECONDS
         if is_removable and is_old and status.st_uid == os.geteuid():
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(above, name, descriptor)
+            _remove(above, name, descriptor, check)
     finally:
         os.close(descriptor)

@@ -8,6 +8,7 @@ and root can write, nothing changes between the check and the use.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,11 @@ _INNER_FOLDERS: Final = ("content/blobs", "content/blobs/sha256", "content/inges
 _HINT: Final = "choose another --root, or look at what is in it and give it to this user"
 
 _DATABASES: Final = ("postgresql://", "postgres://")
+#: A scheme, also if it has lost a slash; a login; a name of libpq's that is assigned.
+_ADDRESS: Final = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*:/|postgres(?:ql)?:|[^/]+:.*@|(?:.*\s)?(?:host|hostaddr|dbname|user|password)\s*=",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def is_database(root: str) -> bool:
@@ -40,8 +46,10 @@ def is_foreign_address(root: str) -> bool:
 
     >>> is_foreign_address("mysql://db.example/images"), is_foreign_address("/var/lib/imagestore")
     (True, False)
+    >>> is_foreign_address("postgresql:/user:word@db.example/images"), is_foreign_address("/run/user@1000/images")
+    (True, False)
     """
-    return not is_database(root) and ("://" in root or "password=" in root)
+    return not is_database(root) and _ADDRESS.match(root) is not None
 
 
 def refuse_untrusted(root: Path) -> None:

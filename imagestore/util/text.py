@@ -76,17 +76,3 @@ def size(byte_count: int) -> str:
     value, unit = scaled(byte_count)
     decimals = 0 if unit == "B" or value >= 100 else 1 if value >= 10 else 2
     return f"{value:.{decimals}f}{unit}"
-
-
-def without_login(text: str) -> str:
-    """A text that should have been a reference, without the login that a pasted URL may have.
-
-    >>> without_login("https://user:word@registry.example/a:1")
-    'https://***@registry.example/a:1'
-    """
-    before, at, after = text.rpartition("@")
-    scheme, colons, login = before.rpartition("://")
-    # A reference has one "@", and the digest after it has no slash.
-    if not at or ":" not in login or not (colons or "/" in after or "@" in before):
-        return text
-    return f"{scheme}{colons}***@{after}"

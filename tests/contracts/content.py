@@ -232,6 +232,18 @@ class ContentContract:
         content.make_durable(["sha256"])
         assert {each.digest for each in content.walk()} == {*many, DIGEST}
 
+    @pytest.mark.parametrize("data", [b"", DATA], ids=["empty", "some"])
+    def test_a_size_of_0_is_unknown(self, content: ContentStore, data: bytes) -> None:
+        digest = Digest.of(data)
+        with content.small_blobs(CancelToken()) as small:
+            for open_writer in (small.writer, content.writer):
+                with open_writer("r", expected=digest, total=0, cancel=CancelToken()) as writer:
+                    writer.write(data)
+                    assert writer.commit(digest, len(data)) == digest
+                assert content.read(digest, limit_bytes=len(DATA)) == data
+                assert content.delete(digest) == len(data)
+                assert not content.exists(digest)
+
     def test_deleting(self, content: ContentStore) -> None:
         digests = [put(content, str(number).encode()) for number in range(5)]
         assert content.delete(digests[0]) == 1

@@ -191,7 +191,7 @@ class TestFigures:
 
             done = [threads.submit(work, number) for number in range(40)]
             with psycopg.connect(database_url, autocommit=True) as db:
-                query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'imagestore'"
+                query = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'imagestore/%'"
                 for _ in range(600):
                     (count,) = db.execute(query).fetchone() or (0,)
                     if everybody.n_waiting == 16:

@@ -33,7 +33,7 @@ def tool(*words: str) -> str:
 
 
 def test_prometheus_takes_the_rules_and_they_fire() -> None:
-    assert "8 rules found" in tool("promtool", "check", "rules", str(MONITORING / "imagestore.rules.yml"))
+    assert "11 rules found" in tool("promtool", "check", "rules", str(MONITORING / "imagestore.rules.yml"))
     assert "SUCCESS" in tool("promtool", "test", "rules", str(MONITORING / "imagestore.rules.test.yml"))
 
 
@@ -68,12 +68,26 @@ def test_panels_dont_overlap_and_say_what_they_show() -> None:
         assert panel["description"].endswith("."), panel["title"]
 
 
-@pytest.mark.parametrize("unit", ["imagestore.service", "imagestore-containerd.service"])
-def test_systemd_takes_the_units_and_finds_them_hardened(unit: str, tmp_path: Path) -> None:
-    text = (DOCS / "systemd" / unit).read_text().replace("/usr/local/bin/imagestore", "/bin/true")
+#: Each unit with the drop-ins that it is shown with.
+UNITS: Final = (
+    ("imagestore.service",),
+    ("imagestore-containerd.service",),
+    ("imagestore.service", "imagestore-kubelet.conf"),
+    ("imagestore.service", "imagestore-kubelet.conf", "imagestore-links.conf"),
+)
+
+
+@pytest.mark.parametrize(("unit", "drop_ins"), [(unit, drop_ins) for unit, *drop_ins in UNITS])
+def test_systemd_takes_the_units_and_finds_them_hardened(unit: str, drop_ins: list[str], tmp_path: Path) -> None:
     path = tmp_path / unit
-    path.write_text(text)
-    tool("systemd-analyze", "verify", "--man=no", str(path))
+    folder = tmp_path / f"{unit}.d"
+    folder.mkdir()
+    for name, place in ((unit, path), *((each, folder / each) for each in drop_ins)):
+        place.write_text((DOCS / "systemd" / name).read_text().replace("/usr/local/bin/imagestore", "/bin/true"))
+    command = [need("systemd-analyze"), "verify", "--man=no", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    # A misspelt key is a line and no failure.
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
     said = tool("systemd-analyze", "security", "--offline=true", "--no-pager", str(path))
     found = re.search(r"Overall exposure level for .*: ([0-9.]+)", said)
     assert found is not None, said

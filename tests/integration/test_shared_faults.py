@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import socket
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -10,13 +13,14 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 import pytest
 
-from imagestore import BlobStarted, Digest
+from imagestore import BlobStarted, Digest, Noticed
 from imagestore.errors import ContentUnavailableError, ImageStoreError, StoreBusyError, StoreError
 from imagestore.metadata.postgres import PostgresMetadataStore
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
 from tests.support.patience import until
 from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import Postgres, postgres, standby, url_of_both
+from tests.support.stopped import stopped
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 
 if TYPE_CHECKING:
@@ -163,6 +167,98 @@ class TestLostMachines:
             held = [other.objects.try_flight(digest) for digest in IMAGE.blobs]
             assert all(held)
             assert store.pull(name).layers
+
+
+COLLECTS: Final = """
+import sys
+from imagestore.metadata.postgres import PostgresMetadataStore
+records = PostgresMetadataStore(sys.argv[1])
+with records.batch():
+    digests = [str(each.digest) for each in records.objects.walk()]
+    assert records.graph.unheld(digests), "nothing is garbage"
+    print("has the rows", flush=True)
+    import time
+    time.sleep(600)
+"""
+
+
+def _list_on_and_on(store: ImageStore) -> None:
+    while True:
+        list(store.list())
+
+
+def suspended(process: subprocess.Popen[bytes]) -> str:
+    """How the server calls a process of this machine."""
+    return f"imagestore/{socket.gethostname()[:40]}/{process.pid}"
+
+
+class TestSuspendedCollectors:
+    """A collector that is suspended while it holds rows: who waits says so, and for whom."""
+
+    @pytest.fixture(autouse=True)
+    def _soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("imagestore.util.long_waits.LONG_WAIT_SECONDS", 0.2)
+
+    @pytest.mark.parametrize("is_pooled", [False, True])
+    def test_a_pull_says_who_holds_what_it_waits_for(
+        self,
+        shared_place: SharedPlace,
+        postgres_server: Postgres,
+        name: str,
+        caplog: pytest.LogCaptureFixture,
+        is_pooled: bool,
+    ) -> None:
+        events: list[Event] = []
+        with contextlib.ExitStack() as stack:
+            url = shared_place.url
+            if is_pooled:
+                url = through(shared_place, stack.enter_context(pgbouncer(postgres_server, "transaction")).port)
+            store = stack.enter_context(shared_place.open(url=url))
+            store.pull(name)
+            store.remove(name)
+            process = stack.enter_context(stopped(COLLECTS, shared_place.url))
+            threads = stack.enter_context(ThreadPoolExecutor(1))
+            pull = threads.submit(store.pull, name, observer=events.append)
+            until(lambda: any(isinstance(event, Noticed) for event in events), "the pull says what it waits for")
+            process.kill()
+            assert pull.result().reference == name
+        (notice,) = [event.message for event in events if isinstance(event, Noticed)]
+        assert notice.startswith("postgresql://127.0.0.1")
+        assert f": waiting for a lock that {suspended(process)} (server process" in notice
+        assert "from 127.0.0.1, idle in transaction for " in notice
+        assert notice in [entry.getMessage() for entry in caplog.records if entry.levelno == logging.WARNING]
+
+    def test_who_waited_in_vain_is_told_who_holds_the_lock(
+        self, shared_place: SharedPlace, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.setattr("imagestore.metadata.postgres.database.LOCK_LIMIT", "1s")
+        with shared_place.open() as store:
+            store.pull(name)
+            store.remove(name)
+            with (
+                stopped(COLLECTS, shared_place.url) as process,
+                pytest.raises(StoreBusyError, match="lock timeout; the lock is held by") as caught,
+                store.metadata.exclusive(),
+            ):
+                pytest.fail("it has what the other process holds")
+        assert f"{suspended(process)} (server process" in str(caught.value)
+        assert "suspended" in caught.value.hint
+
+    def test_who_finds_all_connections_waiting_is_told_for_whom(
+        self, shared_place: SharedPlace, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        for limit in ("_MOST_CONNECTIONS", "CONNECT_SECONDS"):
+            monkeypatch.setattr(f"imagestore.metadata.postgres.database.{limit}", 1)
+        with shared_place.open() as store, ThreadPoolExecutor(1) as threads:
+            store.pull(name)
+            store.remove(name)
+            with stopped(COLLECTS, shared_place.url) as process:
+                pull = threads.submit(store.pull, name)
+                with pytest.raises(ContentUnavailableError, match="couldn't get a connection") as caught:
+                    _list_on_and_on(store)
+                process.kill()
+                assert pull.result().reference == name
+        assert f"{suspended(process)} (server process" in str(caught.value)
 
 
 class TestClients:

@@ -53,7 +53,7 @@ class Service:
     @contextlib.contextmanager
     def call(self, context: grpc.ServicerContext) -> Iterator[tuple[State, str, str]]:
         """Alone with the state: it, the call's namespace and its lease."""
-        headers = {each.key: str(each.value) for each in context.invocation_metadata()}
+        headers = {key: str(value) for key, value in context.invocation_metadata()}
         namespace = headers.get("containerd-namespace", "")
         if not namespace:
             raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "namespace is required: failed precondition")
@@ -400,7 +400,7 @@ class CriPlugin:
 
 
 #: Each with the function that adds it to a server.
-SERVICES: tuple[tuple[type[Service], Callable[[Service, grpc.Server], None]], ...] = (
+SERVICES: tuple[tuple[type[Service], Callable[..., None]], ...] = (
     (Content, content_grpc.add_ContentServicer_to_server),
     (Images, images_grpc.add_ImagesServicer_to_server),
     (Leases, leases_grpc.add_LeasesServicer_to_server),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -59,11 +60,26 @@ async def ended(before: set[threading.Thread]) -> None:
     await anyio.to_thread.run_sync(until, lambda: pools() <= before, "the pull's threads have ended")
 
 
+#: Methods of the store that the facade has in another form, or not at all.
+NOT_OFFERED = {"close", "hold", "reopened"}
+
+
+def test_every_method_of_the_store_is_there_with_its_parameters_and_named_in_the_docs() -> None:
+    methods = {name for name, _ in inspect.getmembers(imagestore.ImageStore, inspect.isfunction) if name[0] != "_"}
+    assert methods > NOT_OFFERED
+    for name in methods - NOT_OFFERED:
+        offered, original = getattr(aio.AsyncImageStore, name), getattr(imagestore.ImageStore, name)
+        assert inspect.iscoroutinefunction(offered)
+        assert list(inspect.signature(offered).parameters) == list(inspect.signature(original).parameters)
+        assert f"``{name}``" in (aio.AsyncImageStore.__doc__ or "")
+
+
 @pytest.mark.anyio
 async def test_an_image_is_pulled_listed_and_removed(tmp_path: Path, server: RegistryServer) -> None:
     async with opened(tmp_path, server) as (store, reference):
         image = await store.pull(reference)
         assert [each.reference for each in await store.list()] == [image.reference]
+        assert await store.list(after=(image.reference, image.runtime_handler), limit=1) == []
         assert (await store.get(reference)).id == image.id
         assert (await store.match(reference))[image.runtime_handler].chosen is not None
         assert len(await store.remove(reference)) == 1

@@ -15,6 +15,7 @@ from imagestore.errors import ConfigError
 from imagestore.node.edged.config import load
 from imagestore.node.feature_gates import FeatureGates
 from imagestore.node.kubelet_config import KubeletImageSettings, unknown_members
+from imagestore.util.logins import reference_without_login, without_login
 from imagestore.util.yaml_documents import read_documents
 
 if TYPE_CHECKING:
@@ -137,17 +138,17 @@ def _values(settings: EdgedSettings) -> list[tuple[str, str | int | None, str]]:
         ("runtimeType", settings.runtime_type, _origin("runtimeType", "containerRuntime")),
         (
             "remoteRuntimeEndpoint",
-            settings.runtime_endpoint or None,
+            without_login(settings.runtime_endpoint) or None,
             _origin("remoteRuntimeEndpoint", "containerRuntimeEndpoint"),
         ),
         (
             "remoteImageEndpoint",
-            settings.image_endpoint or None,
+            without_login(settings.image_endpoint) or None,
             _origin("remoteImageEndpoint", "imageServiceEndpoint"),
         ),
         ("dockerEndpoint", settings.docker_endpoint, _origin("dockerAddress", "dockerEndpoint")),
         ("runtimeRequestTimeout", str(timeout) if timeout is not None else None, origins["runtimeRequestTimeout"]),
-        ("podSandboxImage", settings.sandbox_image or None, origins["podSandboxImage"]),
+        ("podSandboxImage", reference_without_login(settings.sandbox_image) or None, origins["podSandboxImage"]),
         ("memoryCapacity", settings.memory_bytes, _origin("memoryCapacity", "edgedMemoryCapacity", "the machine's")),
         ("imagePullProgressDeadline", str(settings.stall_limit), origins.get("imagePullProgressDeadline", "default")),
     ]

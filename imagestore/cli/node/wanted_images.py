@@ -15,6 +15,7 @@ from imagestore.node.image_names import PullPolicy
 from imagestore.node.pod_resources import refusal, target_of
 from imagestore.resources.documents import object_in, objects_in, pod_in, text_in
 from imagestore.resources.remarks import remarks
+from imagestore.util.logins import reference_without_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,7 +56,8 @@ class WantedImage:
     def print_heading(self, *, is_first: bool) -> None:
         """Print pod, container and image; nothing where only an image is given."""
         if self.container:
-            heading = f"pod {self.pod.namespace}/{self.pod.name}, container {self.container}, image {self.image}"
+            image = reference_without_login(self.image)
+            heading = f"pod {self.pod.namespace}/{self.pod.name}, container {self.container}, image {image}"
             print(f"{'' if is_first else chr(10)}{printable(heading)}")
 
 

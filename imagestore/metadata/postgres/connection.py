@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import psycopg
 
 import imagestore.metadata.postgres.schema as schema
+from imagestore.util import long_waits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from psycopg.abc import PQGen
 
@@ -29,17 +30,36 @@ class LimitedConnection(psycopg.Connection[Any]):
 
     #: For the next statements; None: the usual one.
     limit_seconds: float | None = None
+    #: Looks, while a statement takes long, who holds the lock that it waits for; says "" if it waits for none.
+    holder: Callable[[LimitedConnection], str] | None = None
 
     def wait(self, gen: PQGen[Result], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> Result:
-        """As the library's; closes the connection when the time is over."""
+        """As the library's; closes the connection when the time is over. Errors have a note of who held the lock."""
         limit = timeout or self.limit_seconds or STATEMENT_SECONDS
-        began = time.monotonic()
+        began, notes = time.monotonic(), list[str]()
         try:
-            return super().wait(gen, interval, limit)
-        except psycopg.OperationalError:
+            return super().wait(self._watched(gen, began, notes), interval, limit)
+        except psycopg.OperationalError as error:
             if time.monotonic() - began >= limit:
                 self.close()
+            for note in notes:
+                error.add_note(note)
             raise
+
+    def _watched(self, gen: PQGen[Result], began: float, notes: list[str]) -> PQGen[Result]:
+        """The same steps; in a long wait, at growing intervals, it looks for the holder until there is one."""
+        pause = long_waits.LONG_WAIT_SECONDS
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if self.holder is not None and not notes and time.monotonic() - began >= pause:
+                    pause *= 2
+                    notes.extend(filter(None, [self.holder(self)]))
+                wanted = gen.send(ready)
+        except StopIteration as ended:
+            result: Result = ended.value
+            return result
 
 
 @contextlib.contextmanager

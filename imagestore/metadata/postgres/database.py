@@ -23,6 +23,7 @@ from imagestore.errors import StoreCorruptError, StoreError
 from imagestore.metadata.postgres.address import DatabaseAddress, checked_scope
 from imagestore.metadata.postgres.connection import LimitedConnection
 from imagestore.metadata.postgres.failures import Translated
+from imagestore.metadata.postgres.holders import Holders
 from imagestore.metadata.postgres.protocol import RULES
 from imagestore.util.failpoint import reach
 
@@ -90,15 +91,18 @@ class PostgresDatabase:
         self._process = os.getpid()
         self._away_until = 0.0
         self._current = _Transaction()
+        self._holders = Holders(self.name, self._plain())
         with Translated(self.name), LimitedConnection.connect(**self._plain()) as db:
+            self._holders.watch(db)
             #: Stored in the database, the same for all that open it.
             self.id = schema.prepare(db, self.name, is_making=is_making)
             #: Whether a pooler may give each transaction another session.
-            self.is_pooled = connection.is_pooled(db)
+            self.is_pooled = self._holders.is_pooled = connection.is_pooled(db)
             self._commit_mode = connection.commit_mode(db)
         self._pool = psycopg_pool.ConnectionPool(
             connection_class=LimitedConnection,
             kwargs=self._arguments(),
+            configure=self._holders.watch,
             min_size=0,
             max_size=_MOST_CONNECTIONS,
             max_idle=60.0,
@@ -274,11 +278,11 @@ class PostgresDatabase:
                     row = trial.enter_context(connection.transaction(db, prologue))
                     stack.push(trial.pop_all())
                     return db, row
-            except psycopg.OperationalError:
+            except psycopg.OperationalError as error:
                 if db is not None and not db.closed:
                     raise
                 if db is None or self._has_waited(began):
-                    self._note_away(began)
+                    self._note_away(began, error)
                     raise
         raise psycopg.OperationalError("connections are lost as soon as they are made")
 
@@ -292,8 +296,10 @@ class PostgresDatabase:
     def _has_waited(self, began: float) -> bool:
         return time.monotonic() - began >= _AT_ONCE_SECONDS
 
-    def _note_away(self, began: float) -> None:
+    def _note_away(self, began: float, error: psycopg.OperationalError) -> None:
         """A call failed. If it had waited for the server, others needn't wait too."""
+        if isinstance(error, psycopg_pool.PoolTimeout):
+            self._holders.note(error)
         if self._has_waited(began):
             self._away_until = time.monotonic() + AWAY_SECONDS
 
@@ -309,9 +315,9 @@ class PostgresDatabase:
                     db.limit_seconds = CHECK_SECONDS
                     psycopg_pool.ConnectionPool.check_connection(db)
                     db.limit_seconds = None
-                except psycopg.OperationalError:
+                except psycopg.OperationalError as error:
                     if db is None or not db.closed or self._has_waited(began):
-                        self._note_away(began)
+                        self._note_away(began, error)
                         raise
                     continue
                 yield db

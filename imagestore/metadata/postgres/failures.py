@@ -50,6 +50,7 @@ _HINTS: Final[dict[type[ImageStoreError], str]] = {
     StoreCorruptError: "look into the server's log; restore the database from its backup",
     ContentUnavailableError: "see whether the server runs and can be reached; then try again",
 }
+_HELD_HINT: Final = "try again; if it stays so, see whether that program is suspended, and resume or end it"
 
 
 class Translated:
@@ -87,7 +88,10 @@ def translated(error: psycopg.Error, name: str) -> ImageStoreError:
         ours = ContentUnavailableError if is_away or state.startswith(("08", "57P")) else StoreError
     if not state and (told := _from_text(str(error))):
         ours = told
-    return ours(f"{name}: {_line(error)}", hint=_HINTS.get(ours, ""))
+    line, hint = _line(error), _HINTS.get(ours, "")
+    if holders := getattr(error, "__notes__", None):
+        line, hint = f"{line}; the lock is held by {'; '.join(holders)}", _HELD_HINT
+    return ours(f"{name}: {line}", hint=hint)
 
 
 def _from_text(text: str) -> type[ImageStoreError] | None:

@@ -137,8 +137,12 @@ class PostgresImages:
             f" FROM image WHERE {condition} ORDER BY reference, handler"
         )
         with self._database.reading_long() as db:
-            found = _run(db, query, {**given, "scope": self._scope})
-        return [ListedImage(*row[:-1], bool(row[-1])) for row in found]
+            return [
+                ListedImage(reference, name, config, target, manifest, size, bool(pinned))
+                for reference, name, config, target, manifest, size, pinned in _run(
+                    db, query, {**given, "scope": self._scope}
+                )
+            ]
 
     def find_by_root(self, digest: Digest) -> list[ImageRecord]:
         """Records that hold this index or manifest."""

@@ -75,7 +75,7 @@ class Database:
         self.opened = Opened(path)
         self.journal = RecordJournal.of_database(path)
         self.changes = ChangeLog(self.journal, is_rebuilding=is_rebuilding)
-        self._queue = WriteQueue(path.with_name("waiting"))
+        self._queue = WriteQueue(path)
         self._lock = threading.RLock()
         self._depth = 0
         self._writer = 0
@@ -115,6 +115,7 @@ class Database:
         return False
 
     def _connect(self, on_making: Callable[[], None] | None) -> None:
+        self.access.mend_permissions()
         with Translated(self.path):
             self._own = connect(self.path, self.access.address())
             self._connection = self._own.connection
@@ -207,9 +208,7 @@ class Database:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """This process's connection for this thread alone; translates errors."""
-        if not self._lock.acquire(blocking=False):
-            with self._queue.waiting_thread():
-                self._lock.acquire()
+        self._queue.take(self._lock)
         try:
             with Translated(self.path):
                 yield

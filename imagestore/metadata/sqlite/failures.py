@@ -17,6 +17,8 @@ from imagestore.errors import (
     StoreReadOnlyError,
 )
 from imagestore.metadata.sqlite import location
+from imagestore.util.file_locks import byte_lock_holder
+from imagestore.util.permissions import permission_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +61,10 @@ FULL_HINT: Final = "free space there, or run 'imagestore gc'"
 CORRUPT_HINT: Final = (
     "the content next to it is not touched; 'imagestore check --rebuild' keeps the file and restores the records"
 )
+#: https://www.sqlite.org/walformat.html, "WAL Locks".
+_WRITE_LOCK_BYTE: Final = 120
+#: A connection keeps what its file allowed when it was opened.
+_REOPEN_HINT: Final = "its permissions allow it now: open the store again, or start anew"
 _HINTS: Final[dict[type[StoreError], str]] = {
     StoreBusyError: "another process holds the database; try again",
     StoreFullError: FULL_HINT,
@@ -76,6 +82,11 @@ def _judged_number(number: int) -> tuple[type[StoreError], str]:
     """Our error for an errno, and its hint."""
     ours = _NUMBERS.get(number, StoreError)
     return ours, StoreReadOnlyError.MOUNTED_HINT if number == errno.EROFS else _HINTS.get(ours, "")
+
+
+def writer(database: Path) -> str:
+    """Who has the lock for writing a database, for messages: a byte of the log's index."""
+    return byte_lock_holder(f"{database}-shm", _WRITE_LOCK_BYTE)
 
 
 def is_busy(error: sqlite3.Error) -> bool:
@@ -106,10 +117,18 @@ class Translated:
             raise closed(self._database) from value
         if isinstance(value, sqlite3.Error):
             ours, text, hint = self._judged(value)
-            raise ours(f"{self._database}: {text}", hint=hint) from value
+            path = self._database
+            if hint == StoreReadOnlyError.HINT:
+                path, hint = self._refused(value)
+            elif is_busy(value):
+                hint = f"{writer(path)} holds the database; try again"
+            raise ours(f"{path}: {text}", hint=hint) from value
         if isinstance(value, OSError):
             ours, hint = _judged_number(value.errno or 0)
-            raise ours(f"{self._database}: {value.strerror or value}", hint=hint) from value
+            named = value.filename if isinstance(value.filename, str) else self._database
+            if value.errno == errno.EACCES:
+                hint = permission_hint(named)
+            raise ours(f"{named}: {value.strerror or value}", hint=hint) from value
         if isinstance(value, UnicodeEncodeError):
             raise InvalidInputError(f"{value.object[:_SHOWN]!r}: expected UTF-8") from value
 
@@ -128,6 +147,14 @@ class Translated:
             return ours, f"{said} ({error})" if said else f"{error}: {os.strerror(number)}", hint
         ours = StoreCorruptError if extended in _UNREADABLE else _CODES.get(code, StoreError)
         return ours, str(error), _HINTS.get(ours, "")
+
+    def _refused(self, error: sqlite3.Error) -> tuple[Path, str]:
+        """The file or folder that this user may not use, and what to do about it."""
+        path = location.refused(self._database)
+        if path is not None:
+            return path, permission_hint(path)
+        is_reading = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY
+        return self._database, _REOPEN_HINT if is_reading else StoreReadOnlyError.HINT
 
     def _system_error(self, code: int) -> int | None:
         """The errno that SQLite doesn't report: why a file can't be created or written."""

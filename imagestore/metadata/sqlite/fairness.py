@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import random
 import sqlite3
@@ -19,7 +20,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.metadata.sqlite.failures import is_busy
+from imagestore.metadata.sqlite.failures import is_busy, writer
+from imagestore.util.long_waits import LongWait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +35,7 @@ _LONGEST_TRY_SECONDS: Final = 0.004
 #: Longest time for which a batch job yields before each of its batches.
 _PATIENCE_SECONDS: Final = 0.25
 _LOOK_SECONDS: Final = 0.0005
+_THREAD_LOOK_SECONDS: Final = 0.5
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -40,11 +43,13 @@ class WriteQueue:
     """The writers that wait for one database.
 
     Args:
-        path: the file that waiting processes lock; made when a process waits for the first time.
+        database: its file. ``waiting`` next to it, which waiting processes lock, is made when one waits for the first
+            time.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._path = database.with_name("waiting")
         # A dictionary, since setting and deleting a key is atomic.
         self._threads: dict[int, None] = {}
 
@@ -57,6 +62,18 @@ class WriteQueue:
             yield
         finally:
             del self._threads[number]
+
+    def take(self, lock: threading.RLock) -> None:
+        """Take the lock of this process's connection, whose thread may itself wait for another process."""
+        if lock.acquire(blocking=False):
+            return
+        wait = self._long_wait()
+        with self.waiting_thread():
+            while not lock.acquire(timeout=_THREAD_LOOK_SECONDS):
+                wait.look()
+
+    def _long_wait(self) -> LongWait:
+        return LongWait(str(self._database), functools.partial(writer, self._database))
 
     @contextlib.contextmanager
     def waiting_process(self) -> Iterator[Callable[[], None]]:
@@ -98,9 +115,11 @@ class WriteQueue:
             if _has_begun(db):
                 return
             give_up_at, pause = time.monotonic() + BUSY_SECONDS, _FIRST_TRY_SECONDS
+            wait = self._long_wait()
             with self.waiting_process() as say:
                 while not _has_begun(db, is_last=time.monotonic() > give_up_at):
                     say()
+                    wait.look()
                     time.sleep(_uniform(pause / 2, pause))
                     pause = min(pause * 2, _LONGEST_TRY_SECONDS)
         finally:

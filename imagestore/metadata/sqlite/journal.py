@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.metadata.sqlite import journal_lines as lines
 from imagestore.metadata.sqlite.location import JOURNAL
 from imagestore.util.failpoint import reach
+from imagestore.util.file_locks import flock_shared
 from imagestore.util.files import open_regular, opener
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class RecordJournal:
         while True:
             reach("journal-open")
             descriptor = open_regular(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            flock_shared(descriptor, self.path)
             if _is_named(descriptor, self.path):
                 return descriptor
             os.close(descriptor)

@@ -16,6 +16,8 @@ from imagestore.errors import StoreCorruptError, StoreError, StoreMissingError
 
 #: The journal of records, next to its database.
 JOURNAL: Final = "records.jsonl"
+#: SQLite's log and its index: what they add to the database's name.
+LOG_FILES: Final = ("-wal", "-shm")
 MOUNTS: Final = Path("/proc/self/mountinfo")
 #: File systems that several machines write, or whose locks and mappings hold for one machine only.
 NETWORK: Final = frozenset(
@@ -155,6 +157,15 @@ def cause(path: Path) -> int | None:
         return error.errno
     # SQLite creates two more files, its log and the log's index.
     return _neighbour_error(path) or refusal(path)
+
+
+def refused(path: Path) -> Path | None:
+    """The file of a database, or its folder, that this user may not read and write; None where all can be."""
+    is_effective = os.access in os.supports_effective_ids
+    for each in (path.parent, path, *(path.with_name(path.name + end) for end in LOG_FILES)):
+        if os.path.lexists(each) and not os.access(each, os.R_OK | os.W_OK, effective_ids=is_effective):
+            return each
+    return None
 
 
 def _neighbour_error(path: Path) -> int | None:

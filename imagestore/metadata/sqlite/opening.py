@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import sqlite3
+import stat
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreBusyError, StoreError, StoreFullError, StoreReadOnlyError
@@ -46,6 +47,19 @@ class DatabaseAccess:
         """Whether no process can change anything now; tried out where the disk isn't mounted read-only."""
         return self.is_read_only or location.refusal(self._path) == errno.EROFS
 
+    def mend_permissions(self) -> None:
+        """Let the log and its index have what the database's permissions allow, which may have been less before.
+
+        SQLite gives them the database's when it makes them. Where this user may not change them, opening says so.
+        """
+        with contextlib.suppress(OSError):
+            allowed = stat.S_IMODE(os.stat(self._path).st_mode)
+            for end in location.LOG_FILES:
+                path = f"{self._path}{end}"
+                mode = stat.S_IMODE(os.lstat(path).st_mode)
+                if allowed & ~mode:
+                    os.chmod(path, mode | allowed)
+
     def do_without_space(self) -> None:
         """From now on only read, since the disk has no space for the index of the log.
 
@@ -57,7 +71,7 @@ class DatabaseAccess:
             OSError: they can't be created, and the log holds changes.
         """
         try:
-            for end in ("-wal", "-shm"):
+            for end in location.LOG_FILES:
                 # Existing ones aren't opened: closing them would drop this process's locks on them.
                 with contextlib.suppress(FileExistsError):
                     self._make(f"{self._path}{end}")

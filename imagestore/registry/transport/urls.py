@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 from imagestore.errors import ProtocolError
 from imagestore.registry.transport import addresses
 from imagestore.registry.transport.addresses import Origin
+from imagestore.util.logins import without_login
 from imagestore.util.text import cut, printable
 
 _MAX_ESCAPED: Final = 2048
@@ -45,8 +46,9 @@ def split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise ProtocolError(f"URL {shown(url)}: can't be read: {error}") from error
+    except ValueError:
+        # The parser's message may repeat a part of a login.
+        raise ProtocolError(f"URL {shown(url)}: its host and port can't be read") from None
     if parts.scheme not in DEFAULT_PORTS:
         raise ProtocolError(f"URL {shown(url)}: expected http or https, found {parts.scheme or 'no scheme'!r}")
     host = parts.hostname or ""
@@ -87,8 +89,8 @@ def join(base: str, target: str) -> str:
             return joined
         # As other clients, encode what the server should have encoded. A header's characters are its bytes.
         return quote(joined, safe=_SAFE, encoding="latin-1" if max(joined) <= "\xff" else "utf-8")
-    except ValueError as error:
-        raise ProtocolError(f"URL {shown(target)}, named by {shown(base)}: can't be read: {error}") from error
+    except ValueError:
+        raise ProtocolError(f"URL {shown(target)}, named by {shown(base)}: can't be read") from None
 
 
 def shown(url: str) -> str:
@@ -97,11 +99,11 @@ def shown(url: str) -> str:
     >>> shown("https://user:pass@storage.example/blob?signature=abc")
     'https://storage.example/blob'
     """
-    bare = re.split(r"[?#]", url, maxsplit=1)[0]
-    scheme, mark, rest = bare.partition("://")
-    if mark:
-        authority, slash, path = rest.partition("/")
-        bare = f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
+    bare = re.split(r"[?#]", without_login(url), maxsplit=1)[0]
+    login = url.partition("://")[2].rpartition("@")[0]
+    if not re.search(r"[/?#]", login):
+        # Else the mark stays: perhaps it is a path's @, and the host isn't what follows it.
+        bare = bare.replace("***@", "", 1)
     return cut(bare, _MAX_SHOWN).encode("unicode_escape").decode("ascii")
 
 

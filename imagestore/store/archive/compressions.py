@@ -14,6 +14,7 @@ import zlib
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import DocumentError
+from imagestore.util.cancel import never_cancelled
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -54,8 +55,9 @@ _PIECE: Final = 1024 * 1024
 #: bytes: so few bytes at first and after an end, then more, since each call releases and takes Python's lock (GIL).
 _LEAST_FED: Final = 32 * 1024
 _MOST_FED: Final = 1024 * 1024
-# A stream states the memory that its reader needs. These limits are above those of all usual compression levels.
-_XZ_MEMORY_BYTES: Final = 256 * 1024 * 1024
+# A stream states how far back it refers, and so the memory that its reader needs: at most 128 MiB for both, as much as
+# any usual compression level has (xz -9: 64 MiB, zstd --long: 128 MiB). xz needs some more for itself.
+_XZ_MEMORY_BYTES: Final = (128 + 1) * 1024 * 1024
 _ZSTD_WINDOW_LOG: Final = 27
 # zlib's number for "with gzip's header and trailer".
 _GZIP_WINDOW: Final = 31
@@ -137,8 +139,11 @@ def unreadable_format(head: bytes) -> str:
     return next((name for name, pattern in _OTHER_HEADS.items() if pattern.match(head)), "")
 
 
-def plain(pieces: Iterator[bytes], *, what: str) -> Iterator[bytes]:
+def plain(pieces: Iterator[bytes], *, what: str, check: Callable[[], None] = never_cancelled) -> Iterator[bytes]:
     """The bytes, decompressed if they are compressed.
+
+    Args:
+        check: called often, also while nothing comes out; what it raises ends the work.
 
     Raises:
         DocumentError: the compressed data is damaged, cut off or followed by something else.
@@ -153,14 +158,17 @@ def plain(pieces: Iterator[bytes], *, what: str) -> Iterator[bytes]:
             break
     kind = compression_of(head)
     chained = _chained(head, pieces)
-    yield from decompressed(chained, kind, what=what) if kind else chained
+    yield from decompressed(chained, kind, what=what, check=check) if kind else chained
 
 
-def decompressed(pieces: Iterator[bytes], kind: str, *, what: str) -> Iterator[bytes]:
+def decompressed(
+    pieces: Iterator[bytes], kind: str, *, what: str, check: Callable[[], None] = never_cancelled
+) -> Iterator[bytes]:
     """Decompress, in pieces of at most 1 MiB.
 
     Args:
         kind: see compression_of().
+        check: see plain().
 
     Raises:
         DocumentError: the data is damaged, cut off, or followed by something else.
@@ -180,6 +188,7 @@ def decompressed(pieces: Iterator[bytes], kind: str, *, what: str) -> Iterator[b
                     if not rest:
                         break
                     decoder = make()
+                check()
                 try:
                     data = decoder.decompress(rest, _PIECE)
                 except _FAULTS as error:

@@ -16,7 +16,7 @@ from imagestore.store.copy.copying import CopyWork, find_stored
 from imagestore.store.copy.options import CopyOptions, CopyReport, ImageLocation, LocationKind
 from imagestore.store.images_by_name import further_reference
 from imagestore.store.pull.service import pull_work
-from imagestore.store.unpack.apply import UnpackLimits
+from imagestore.store.unpack.limits import UnpackLimits
 from imagestore.store.unpack.unpack import UnpackWork
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Archives:
         # An archive that can't be read at any place is copied twice: there must be room for both.
         room = content.free_bytes() // 2
         with (
-            parts.operation(cancel) as token,
+            parts.operation(cancel, observer) as token,
             source.opened(_path(archive), scratch=content.scratch, limit_bytes=room, cancel=token) as files,
         ):
             shared = (content, parts.metadata, observer or parts.observer, token, parts.verifier)
@@ -95,7 +95,7 @@ class Archives:
         wanted, platform = None, parts.platform(chosen.platform or None)
         if platform is not None:
             wanted = platform, parts.config.handler_platform(default, host=parts.host, explicit=platform).matcher
-        with parts.operation(cancel) as token:
+        with parts.operation(cancel, observer) as token:
             shared = (parts.content, parts.metadata, observer or parts.observer, token)
             return exporting.ExportWork(records, path, chosen, wanted, *shared).run()
 
@@ -138,7 +138,7 @@ class Archives:
             self._refuse_own_files(target.name)
         for handler in chosen.runtime_handlers:
             parts.known_handler(handler)
-        with parts.operation(cancel) as token:
+        with parts.operation(cancel, heard) as token:
             client = parts.client(heard, credentials)
             shared = (parts.config, parts.host, platform, parts.content, parts.metadata, client, parts.content.scratch)
             return CopyWork(chosen, *shared, heard, token).run(place, target)
@@ -155,7 +155,7 @@ class Archives:
         """A pull that is recorded under another name."""
         parts, reference, further, referrers = self._parts, Reference.parse(origin), further_reference(name), 0
         handlers = list(parts.config.handlers) if options.has_all_handlers else options.runtime_handlers or ("",)
-        with parts.operation(cancel) as token:
+        with parts.operation(cancel, observer) as token:
             works = [
                 pull_work(
                     parts,
@@ -202,7 +202,7 @@ class Archives:
     ) -> UnpackReport:
         """See ImageStore.unpack()."""
         parts = self._parts
-        with parts.operation(cancel) as token, leases.held_to_read(parts.metadata, purpose="unpack") as held:
+        with parts.operation(cancel, observer) as token, leases.held_to_read(parts.metadata, purpose="unpack") as held:
             image = self._images.get(name, runtime_handler)
             held.hold([each.digest for each in (image.manifest, image.manifest_document.config, *image.layers)])
             heard = observer or parts.observer

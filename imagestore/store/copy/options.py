@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import InvalidInputError
 from imagestore.oci.reference import Reference
 from imagestore.store.archive.contents import ArchiveFormat
+from imagestore.util.logins import reference_without_login
 
 if TYPE_CHECKING:
     from typing import Self
@@ -62,15 +63,15 @@ class ImageLocation:
                     what = "an image" if kind is LocationKind.STORE else "a path"
                     raise InvalidInputError(f"{text!r}: expected {what} behind {kind.value}:")
                 return cls(kind, name)
-        known = ", ".join(f"{kind.value}:" for kind in LocationKind if kind.value)
+        known, shown = ", ".join(f"{kind.value}:" for kind in LocationKind if kind.value), reference_without_login(text)
         if text.startswith(_UNKNOWN):
             raise InvalidInputError(
-                f"{text!r}: this kind of place is not known", hint=f"known are {known} and references"
+                f"{shown!r}: this kind of place is not known", hint=f"known are {known} and references"
             )
         if text.startswith(_SKOPEO_REGISTRY):
             raise InvalidInputError(
-                f"{text!r}: a registry's image is named by its reference alone",
-                hint=f"leave out {_SKOPEO_REGISTRY}: {text.removeprefix(_SKOPEO_REGISTRY)}",
+                f"{shown!r}: a registry's image is named by its reference alone",
+                hint=f"leave out {_SKOPEO_REGISTRY}: {shown.removeprefix(_SKOPEO_REGISTRY)}",
             )
         Reference.parse(text)
         return cls(LocationKind.REGISTRY, text)

@@ -6,6 +6,7 @@ Uploaded blobs stay in the registry, and the next copy does not send them again.
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -69,8 +70,8 @@ class RegistryTarget:
             done = self._copied(source, writer, blobs, token)
             if not self.options.is_dry_run:
                 self._write_documents(source, writer)
-                for each in referrers:
-                    writer.manifest(each.descriptor, each.raw, subject=each.subject)
+                for subject, found in itertools.groupby(referrers, lambda each: each.subject):
+                    writer.referrers(subject, [(each.descriptor, each.raw) for each in found])
         return CopyReport(
             str(self.reference),
             image.target,

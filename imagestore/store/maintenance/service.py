@@ -74,6 +74,6 @@ class Maintenance:
     def repair(self, report: CheckReport, observer: Observer | None, cancel: CancelToken | None) -> RepairReport:
         """See ImageStore.repair()."""
         parts = self._parts
-        with parts.operation(cancel) as token:
+        with parts.operation(cancel, observer) as token:
             heard = observer or parts.observer
             return Repairer(parts.metadata, parts.content, parts.registry, heard, token).run(report)

@@ -285,6 +285,8 @@ class Fetcher:
         """Append the rest of a blob to its ingest; the number of received bytes, and the hosts that sent them."""
         if writer.offset == descriptor.size > 0:
             return 0, avoid
+        if writer.offset > descriptor.size:  # an ingest takes a size of 0 for unknown
+            writer.truncate()
         event_due = 0.0
 
         def _advanced(offset: int) -> None:

@@ -73,7 +73,7 @@ class Pulls:
     ) -> Image:
         """See ImageStore.pull()."""
         parts = self._parts
-        with parts.operation(cancel) as token:
+        with parts.operation(cancel, observer) as token:
             work = pull_work(
                 parts,
                 Reference.parse(reference),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError
+from imagestore.store.unpack.paths import MOST_PATH_BYTES, byte_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,11 +35,11 @@ MOST_ID: Final = 2**32 - 2
 # Of the kernel's device numbers (linux/kdev_t.h).
 _MOST_MAJOR: Final = 2**12 - 1
 _MOST_MINOR: Final = 2**20 - 1
-# Linux: NAME_MAX, PATH_MAX without its end, XATTR_NAME_MAX, XATTR_SIZE_MAX.
+# Linux: NAME_MAX, XATTR_NAME_MAX, XATTR_SIZE_MAX, XATTR_LIST_MAX (names of one file, each with its end).
 _NAME_BYTES: Final = 255
-_TARGET_BYTES: Final = 4095
 _XATTR_NAME_BYTES: Final = 255
 _XATTR_BYTES: Final = 65536
+_XATTR_LIST_BYTES: Final = 65536
 _MOST_SECONDS: Final = 2**63 - 1
 _MOST_SHOWN: Final = 200
 #: Kinds of which nothing but name and numbers is judged.
@@ -47,6 +48,7 @@ _PLAIN: Final = (FILE, FOLDER)
 _NUMBER: Final = re.compile(rb"[0-9]{1,19}")
 _TIME: Final = re.compile(rb"-?[0-9]{1,18}(\.[0-9]*)?")
 _RECORDS: Final = {"uid": _NUMBER, "gid": _NUMBER, "size": _NUMBER, "mtime": _TIME, "atime": _TIME, "ctime": _TIME}
+_KNOWN_RECORDS: Final = frozenset((*_RECORDS, "path", "linkpath"))
 
 
 @dataclass(slots=True)
@@ -59,7 +61,8 @@ class Entry:
         stored: bytes of its data that are in the archive, without what fills the last block.
         mode: permission bits, and whatever else the header has there.
         mtime: last modification, in seconds since 1970; a PAX record may have it more precisely.
-        records: PAX records of this entry by keyword; None when it has no extended header.
+        records: PAX records of this entry by keyword, those that say something of a file; None when it has no extended
+            header.
         pieces: of a sparse file, place and length of each piece that is stored, in order.
     """
 
@@ -106,8 +109,14 @@ def check_entry(entry: Entry, *, what: str) -> None:
         raise DocumentError(what, [f"has an entry {shown(entry.name)} {fault}"])
 
 
+def is_known(keyword: str) -> bool:
+    """Whether a PAX record of this keyword says something of a file; all others are passed over."""
+    return keyword in _KNOWN_RECORDS or keyword.startswith(XATTR)
+
+
 def record_faults(records: Mapping[str, bytes]) -> Iterator[str]:
     """Faults in the PAX records that a file's owner, size, times and attributes come from."""
+    listed = 0
     for keyword, value in records.items():
         form = _RECORDS.get(keyword)
         if form is not None and not form.fullmatch(value):
@@ -115,6 +124,9 @@ def record_faults(records: Mapping[str, bytes]) -> Iterator[str]:
             yield f"whose {keyword} is {given}, which is no number that a file can have"
         elif keyword.startswith(XATTR):
             yield from _xattr_faults(keyword.removeprefix(XATTR), value)
+            listed += byte_length(keyword.removeprefix(XATTR)) + 1
+    if listed > _XATTR_LIST_BYTES:
+        yield f"with extended attributes whose names take more than {_XATTR_LIST_BYTES} bytes together"
 
 
 def _faults(entry: Entry) -> Iterator[str]:
@@ -141,9 +153,11 @@ def _number_faults(entry: Entry) -> Iterator[str]:
 def _name_faults(path: str, kind: str) -> Iterator[str]:
     if "\0" in path:
         yield f"with a NUL character in its {kind}"
+    if byte_length(path) > MOST_PATH_BYTES:
+        yield f"with a {kind} that is longer than {MOST_PATH_BYTES} bytes"
     for part in path.split("/"):
         # What a whiteout hides may have a name of full length.
-        if len(part.removeprefix(WHITEOUT).encode("utf-8", "surrogateescape")) > _NAME_BYTES:
+        if byte_length(part.removeprefix(WHITEOUT)) > _NAME_BYTES:
             yield f"with a part {shown(part)} in its {kind} that is longer than {_NAME_BYTES} bytes"
 
 
@@ -156,12 +170,12 @@ def _link_faults(entry: Entry) -> Iterator[str]:
         yield "with a NUL character in its link target"
     if not target:
         yield "that is a symbolic link to nothing"
-    if len(target.encode("utf-8", "surrogateescape")) > _TARGET_BYTES:
-        yield f"that is a symbolic link to more than {_TARGET_BYTES} bytes"
+    if byte_length(target) > MOST_PATH_BYTES:
+        yield f"that is a symbolic link to more than {MOST_PATH_BYTES} bytes"
 
 
 def _xattr_faults(name: str, value: bytes) -> Iterator[str]:
-    size = len(name.encode("utf-8", "surrogateescape"))
+    size = byte_length(name)
     if "\0" in name or not 0 < size <= _XATTR_NAME_BYTES:
         yield f"with an extended attribute {shown(name)}: no name of 1 to {_XATTR_NAME_BYTES} bytes without NUL"
     if len(value) > _XATTR_BYTES:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import DocumentError
 from imagestore.oci.digest import Digest, new_hash
 from imagestore.store.unpack.entry import BLOCK
+from imagestore.store.unpack.limits import HEADER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from imagestore.util.cancel import CancelToken
 
-#: What the headers of one entry may take: names, links, extended attributes, maps of sparse files.
-MAX_HEADER_BYTES: Final = 4 * 1024 * 1024
 #: A piece has as many bytes at least, but for the last one: handing a small one from thread to thread costs more than
 #: what it takes to decompress it.
 _PIECE_BYTES: Final = 1024 * 1024
@@ -37,9 +36,18 @@ class LayerStream:
     Args:
         pieces: the bytes; read in a thread of its own, some pieces ahead.
         algorithm: of the diff id.
+        header_bytes: what the headers of one entry may take.
     """
 
-    def __init__(self, pieces: Iterator[bytes], algorithm: str, *, what: str, cancel: CancelToken) -> None:
+    def __init__(
+        self,
+        pieces: Iterator[bytes],
+        algorithm: str,
+        *,
+        what: str,
+        cancel: CancelToken,
+        header_bytes: int = HEADER_BYTES,
+    ) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="layer")
         self._pieces = pieces
         self._hashing = ThreadPoolExecutor(1, thread_name_prefix="diff-id")
@@ -52,23 +60,31 @@ class LayerStream:
         self._used = 0
         #: Bytes of the layer in front of the piece.
         self._before = 0
-        self._header_bytes_left = MAX_HEADER_BYTES
+        self._header_bytes = self._header_bytes_left = header_bytes
         self._next: deque[Future[bytes]] = deque(self._pool.submit(self._receive) for _ in range(_AHEAD))
 
     def _receive(self) -> bytes:
         """The next piece, decompressed while others are hashed and unpacked; empty at the end."""
-        found, size = [], 0
+        found = bytearray()
+        joined = b""
         for piece in self._pieces:
-            found.append(piece)
-            size += len(piece)
-            if size >= _PIECE_BYTES:
+            if not found and len(piece) >= _PIECE_BYTES:
+                joined = piece
                 break
-        joined = b"".join(found)
+            # Pieces may be of one byte each, and as objects take forty times as much.
+            found += piece
+            if len(found) >= _PIECE_BYTES:
+                break
+        joined = joined or bytes(found)
         if joined:
             if self._hashed is not None:
                 self._hashed.result()  # so that no more than one waits
             self._hashed = self._hashing.submit(self._hash.update, joined)
         return joined
+
+    def check(self) -> None:
+        """Raise if the unpacking is cancelled."""
+        self._cancel.check()
 
     def _advance(self) -> bool:
         """Go on to the next piece; False at the end."""
@@ -83,7 +99,7 @@ class LayerStream:
 
     def first_block(self) -> bytes:
         """The first block of one more entry's headers; fewer bytes at the end."""
-        self._header_bytes_left = MAX_HEADER_BYTES
+        self._header_bytes_left = self._header_bytes
         end = self._used + BLOCK
         if end > len(self._piece):
             return self.read(BLOCK)
@@ -99,7 +115,7 @@ class LayerStream:
         """
         self._header_bytes_left -= size
         if self._header_bytes_left < 0:
-            raise DocumentError(self._what, [f"has an entry whose headers take more than {MAX_HEADER_BYTES} bytes"])
+            raise DocumentError(self._what, [f"has an entry whose headers take more than {self._header_bytes} bytes"])
         end = self._used + size
         found = self._piece[self._used : end]
         if len(found) == size:

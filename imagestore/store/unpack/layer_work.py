@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.registry.events import Observer
-    from imagestore.store.unpack.apply import LayerApplier, Unpacked, UnpackLimits
+    from imagestore.store.unpack.apply import LayerApplier
+    from imagestore.store.unpack.limits import Unpacked, UnpackLimits
     from imagestore.util.cancel import CancelToken
 
 _READ_BYTES: Final = 1024 * 1024
@@ -61,8 +62,10 @@ class LayerUnpacker:
         what = f"layer {layer.digest}"
         before = applier.unpacked.entries
         with self.content.open(layer.digest) as file:
-            pieces = self._bounded(plain(self._pieces(file, layer), what=what), applier.unpacked, what)
-            with LayerStream(pieces, diff_id.algorithm, what=what, cancel=self.cancel) as stream:
+            decompressed = plain(self._pieces(file, layer), what=what, check=self.cancel.check)
+            pieces = self._bounded(decompressed, applier.unpacked, what)
+            most = self.limits.header_bytes
+            with LayerStream(pieces, diff_id.algorithm, what=what, cancel=self.cancel, header_bytes=most) as stream:
                 applier.apply(stream, what=what)
                 found = stream.finish()
         if found != diff_id:

@@ -25,6 +25,8 @@ _NO_XATTR: Final = {errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.EINVAL}
 #: Labels of the host's own policy, and what overlayfs keeps there: in a layer below, it would hide or redirect files.
 _OF_THE_HOST: Final = ("security.selinux", "trusted.overlay.")
 _SELINUX: Final = "security.selinux"
+#: The access list that what is made in a folder inherits (acl(5)).
+DEFAULT_ACL: Final = "system.posix_acl_default"
 
 
 class FileMetadata(NamedTuple):
@@ -67,6 +69,39 @@ class FileMetadata(NamedTuple):
         xattrs = tuple((name, os.getxattr(descriptor, name)) for name in names)
         times = (status.st_atime_ns, status.st_mtime_ns)
         return cls(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode), times, xattrs)
+
+
+class FolderState(NamedTuple):
+    """What making and removing things in a folder would change, or pass on to them.
+
+    Attributes:
+        times_ns: its last access and last modification.
+        acl: its access list for what is made in it; empty for none.
+    """
+
+    times_ns: tuple[int, int]
+    acl: bytes
+
+    @classmethod
+    def taken(cls, descriptor: int, *, has_acl: bool) -> FolderState:
+        """The state of an open folder, which is without its access list from now on.
+
+        Args:
+            has_acl: whether it may have one; else none is looked for.
+        """
+        status = os.fstat(descriptor)
+        acl = b""
+        if has_acl:
+            with contextlib.suppress(OSError):  # ENODATA: it has none
+                acl = os.getxattr(descriptor, DEFAULT_ACL)
+                os.removexattr(descriptor, DEFAULT_ACL)
+        return cls((status.st_atime_ns, status.st_mtime_ns), acl)
+
+    def restore(self, descriptor: int) -> None:
+        """Give the folder its state back."""
+        if self.acl:
+            os.setxattr(descriptor, DEFAULT_ACL, self.acl)
+        os.utime(descriptor, ns=self.times_ns)
 
 
 @functools.lru_cache(1024)

@@ -25,6 +25,7 @@ from imagestore.store.unpack.entry import (
     WITHOUT_DATA,
     Entry,
     check_entry,
+    is_known,
     record_faults,
     shown,
 )
@@ -191,7 +192,7 @@ class _Reader:
         found = pax_records(data)
         # Global records are for all entries that follow: containerd and Docker have none of them count.
         if kind != _GLOBAL:
-            extension.records = dict(found)
+            extension.records = {keyword: value for keyword, value in found if is_known(keyword)}
             extension.sparse = [
                 (keyword.removeprefix(PAX_PREFIX), value) for keyword, value in found if keyword.startswith(PAX_PREFIX)
             ]

@@ -12,14 +12,14 @@ import stat
 from typing import TYPE_CHECKING
 
 from imagestore.store.unpack.apply import LayerApplier
-from imagestore.store.unpack.metadata import FileMetadata, set_on_open
+from imagestore.store.unpack.metadata import FileMetadata
 from imagestore.store.unpack.tree import Tree
 
 if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
-    from imagestore.store.unpack.apply import Unpacked
     from imagestore.store.unpack.layer_work import LayerUnpacker
+    from imagestore.store.unpack.limits import Unpacked
     from imagestore.store.unpack.paths import Parts
     from imagestore.util.cancel import CancelToken
 
@@ -42,17 +42,17 @@ def unpack_onto(
         OSError: the tree below can't be read, or not be shared.
     """
     what = f"layer {layer.digest}"
-    with contextlib.closing(Tree(root, what=what)) as tree:
+    with contextlib.closing(Tree(root, what=what, check=unpacker.cancel.check)) as tree:
         applier = LayerApplier(tree, unpacker.limits, is_rootless=is_rootless)
         if below is not None:
             with contextlib.closing(Tree(below, what=what)) as source:
-                _share(source, tree, applier, unpacker.cancel, is_rootless=is_rootless)
+                _share(source, tree, applier, unpacker.cancel)
         unpacker.apply(layer, diff_id, applier)
         applier.finish()
     return applier.unpacked
 
 
-def _share(source: Tree, target: Tree, applier: LayerApplier, cancel: CancelToken, *, is_rootless: bool) -> None:
+def _share(source: Tree, target: Tree, applier: LayerApplier, cancel: CancelToken) -> None:
     """Give the target all that the source has."""
     pending: list[Parts] = [()]
     while pending:
@@ -68,8 +68,4 @@ def _share(source: Tree, target: Tree, applier: LayerApplier, cancel: CancelToke
         for name in inner:
             os.mkdir(name, 0o700, dir_fd=to_folder.descriptor)
         pending += [(*parts, name) for name in inner]
-        if parts:
-            # Without root a folder that its owner may not write takes no files.
-            mode = metadata.mode | stat.S_IRWXU if is_rootless else metadata.mode
-            set_on_open(to_folder.descriptor, metadata, has_owner=not is_rootless, mode=mode)
-        applier.inherit(parts, metadata)
+        applier.inherit(to_folder.descriptor, parts, metadata)

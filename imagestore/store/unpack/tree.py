@@ -11,29 +11,37 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
+import tempfile
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import DocumentError
 from imagestore.store.unpack.entry import shown
-from imagestore.store.unpack.paths import parts_of
+from imagestore.store.unpack.metadata import FolderState
+from imagestore.store.unpack.path_table import PathTable
+from imagestore.store.unpack.paths import MOST_PATH_BYTES, byte_length, joined, parts_of
+from imagestore.util.cancel import never_cancelled
+from imagestore.util.trees import Choice, prune, remove_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.store.unpack.paths import Parts, PathNode
+    from imagestore.store.unpack.paths import Parts
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 #: As the kernel has it for one path.
 _MOST_LINKS: Final = 40
+#: Names on the way to a path, those in its links too: without a bound each entry might cost 80,000 system calls.
+_MOST_STEPS: Final = 4096
 #: Folders below each other, also where links lead deeper than names say: removing a tree takes a descriptor for each.
 MOST_DEEP: Final = 512
 _MOST_OPEN: Final = 64
 _PARENT_MODE: Final = 0o755
+#: In the table of modes: the folder gets no other mode at the end.
+_AS_IT_IS: Final = 8
 _T = TypeVar("_T")
 
 
@@ -64,20 +72,33 @@ class Tree:
     Args:
         descriptor: the open folder; it stays the caller's.
         what: names the image, or the layer that is applied, in errors; it may be set anew.
+        check: called often in long removals; what it raises ends them.
+
+    Attributes:
+        implied: folders that were made on the way to a name.
+        has_default_acl: some folder may have an access list that files made in it would inherit (acl(5)).
     """
 
-    def __init__(self, descriptor: int, *, what: str) -> None:
+    def __init__(self, descriptor: int, *, what: str, check: Callable[[], None] = never_cancelled) -> None:
         self.what = what
+        self._check = check
         self._root = Folder(os.dup(descriptor), ())
         #: Folders that were used last, by the names that led there.
         self._open: OrderedDict[Parts, Folder] = OrderedDict()
-        #: Folders made on the way to a name.
         self.implied = 0
+        self.has_default_acl = False
+        #: What the owner of a folder may not do in it at the end, by its path.
+        self._closed = PathTable(self.temporary_file)
 
     def close(self) -> None:
         """Close all folders."""
         self._forget()
         self._root.close()
+        self._closed.close()
+
+    def temporary_file(self) -> IO[bytes]:
+        """A new file without a name, on the file system that the tree is on."""
+        return tempfile.TemporaryFile(dir=f"/proc/self/fd/{self._root.descriptor}", buffering=0)
 
     def _forget(self) -> None:
         """Forget open folders: names may lead elsewhere from now on."""
@@ -101,7 +122,7 @@ class Tree:
         """An open folder, made with those above it when missing; the tree closes it, sooner or later.
 
         Raises:
-            DocumentError: too many links or folders lead there.
+            DocumentError: too many links or folders lead there, or its path is too long.
             NotADirectoryError: something on the way is neither a folder nor a link to one.
             FileNotFoundError: it is missing, and nothing is to be made.
         """
@@ -112,6 +133,8 @@ class Tree:
             self._open.move_to_end(parts)
             return found
         found = self._open[parts] = self._stepped(parts) or self._walked(parts, is_making=is_making)
+        if byte_length(joined(found.parts)) > MOST_PATH_BYTES:
+            raise DocumentError(self.what, [f"has a folder whose path is longer than {MOST_PATH_BYTES} bytes"])
         if len(self._open) > _MOST_OPEN:
             _, oldest = self._open.popitem(last=False)
             oldest.close()
@@ -130,22 +153,23 @@ class Tree:
     def _walked(self, parts: Parts, *, is_making: bool) -> Folder:
         # Folders from the root to where the walk is, so that ".." in a link leads to the one above.
         way: list[tuple[int, str]] = [(os.dup(self._root.descriptor), "")]
-        pending, links = list(reversed(parts)), 0
+        pending, links, steps = list(reversed(parts)), 0, 0
         try:
             while pending:
                 name = pending.pop()
+                steps += 1
                 if name == "..":
                     if len(way) > 1:
                         os.close(way.pop()[0])
                     continue
-                opened, target = self._opened(way[-1][0], name, is_making=is_making)
+                opened, target = self._opened(way, name, is_making=is_making)
                 if opened is not None:
                     way.append((opened, name))
                     if len(way) > MOST_DEEP + 1:
                         raise DocumentError(self.what, [f"has more than {MOST_DEEP} folders in each other"])
                     continue
                 links += 1
-                if links > _MOST_LINKS:
+                if links > _MOST_LINKS or steps > _MOST_STEPS:
                     raise DocumentError(self.what, [f"leads {shown('/'.join(parts))} through too many links"])
                 if target.startswith("/"):
                     while len(way) > 1:
@@ -157,8 +181,9 @@ class Tree:
             for each, _ in way:
                 os.close(each)
 
-    def _opened(self, above: int, name: str, *, is_making: bool) -> tuple[int | None, str]:
-        """A folder by its name in another, made when missing; or the target of the link of that name."""
+    def _opened(self, way: list[tuple[int, str]], name: str, *, is_making: bool) -> tuple[int | None, str]:
+        """The folder of a name at the end of the way, made when missing; or the target of the link of that name."""
+        above = way[-1][0]
         try:
             return os.open(name, _FOLDER, dir_fd=above), ""
         except FileNotFoundError:
@@ -171,38 +196,65 @@ class Tree:
                 return None, os.readlink(name, dir_fd=above)
             except OSError:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name) from error
+        state = self.state_of(above)
         os.mkdir(name, _PARENT_MODE, dir_fd=above)
+        state.restore(above)
         self.implied += 1
         made = os.open(name, _FOLDER, dir_fd=above)
         # Whatever the process's mask says; below a set-group-id folder it is one, too.
         os.fchmod(made, _PARENT_MODE | os.fstat(made).st_mode & stat.S_ISGID)
+        if self._closed:
+            self._closed[joined((*(each for _, each in way[1:]), name))] = _AS_IT_IS
         return made, ""
 
+    def state_of(self, descriptor: int) -> FolderState:
+        """What an open folder gets back when something has been made or removed in it."""
+        return FolderState.taken(descriptor, has_acl=self.has_default_acl)
+
     def remove(self, parts: Parts) -> None:
-        """Remove whatever has this name; nothing there is fine."""
+        """Remove whatever has this name; nothing there is fine. The folder above keeps its times."""
         try:
             above = self.folder(parts[:-1], is_making=False)
             kind = os.stat(parts[-1], dir_fd=above, follow_symlinks=False).st_mode
         except (FileNotFoundError, NotADirectoryError):
             return
+        state = self.state_of(above)
         if stat.S_ISDIR(kind):
-            shutil.rmtree(parts[-1], dir_fd=above)
+            remove_folder(above, parts[-1], check=self._check)
         else:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(parts[-1], dir_fd=above)
+        state.restore(above)
         if stat.S_ISDIR(kind) or stat.S_ISLNK(kind):
             self._forget()
 
-    def remove_others(self, parts: Parts, kept: PathNode | None) -> None:
-        """Remove what is below a folder, but for some paths and what is above them; no folder there is fine."""
+    def prune(self, parts: Parts, choose: Callable[[str], Choice]) -> None:
+        """Remove what is chosen of all that is below a folder; no folder there is fine.
+
+        Args:
+            choose: gets the path of each name, from the root on.
+        """
         if not self.is_folder(parts):
             return
-        for name in os.listdir(self.folder(parts, is_making=False)):
-            inner = kept.inner.get(name) if kept is not None else None
-            if inner is None:
-                self.remove((*parts, name))
-            else:
-                self.remove_others((*parts, name), inner)
+        above = "".join(f"{part}/" for part in parts)
+        prune(self.folder(parts, is_making=False), lambda path: choose(above + path), check=self._check)
+        self._forget()
+
+    def close_later(self, parts: Parts, bits: int) -> None:
+        """Have finish() take permissions away from the owner of a folder, which would hinder the work until then."""
+        if bits or self._closed:
+            self._closed[joined(parts)] = bits >> 6 or _AS_IT_IS
+
+    def finish(self) -> None:
+        """Take permissions away as close_later() was told, from the innermost folders on."""
+
+        def _close(folder: int, path: str) -> None:
+            bits = (self._closed[path] & ~_AS_IT_IS) << 6
+            if bits:
+                os.fchmod(folder, stat.S_IMODE(os.fstat(folder).st_mode) & ~bits)
+
+        if self._closed:
+            prune(self._root.descriptor, lambda _: Choice.ENTER, check=self._check, on_leaving=_close)
 
     def is_folder(self, parts: Parts) -> bool:
         """Whether a name is a folder's, and no link's."""

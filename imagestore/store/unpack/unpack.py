@@ -12,7 +12,7 @@ from imagestore.errors import (
     DocumentError,
     UnsupportedError,
 )
-from imagestore.store.unpack.apply import LayerApplier, Unpacked, UnpackLimits
+from imagestore.store.unpack.apply import LayerApplier
 from imagestore.store.unpack.bundle import runtime_config
 from imagestore.store.unpack.layer_work import LayerUnpacker, close_new, entry_named, refuse_unable
 from imagestore.store.unpack.tree import Tree
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from imagestore.registry.events import Observer
     from imagestore.store.image import Image
     from imagestore.store.unpack.bundle import BundleOptions
+    from imagestore.store.unpack.limits import Unpacked, UnpackLimits
     from imagestore.util.cancel import CancelToken
 
 _CLOSED: Final = 0o700
@@ -76,11 +77,13 @@ class UnpackWork:
             DocumentError, IntegrityError: a layer breaks its rules, or isn't what its diff id says.
             ContentNotFoundError: a layer isn't in the store.
             UnsupportedError: a Windows image.
-            OperationCancelledError: cancelled. In all cases nothing is left but what others have moved away: an empty
-                folder, or all of it with the folder above.
+            OperationCancelledError: cancelled.
+
+        In all cases nothing is left but what others have moved away (an empty folder, or all of it with the folder
+        above), and after a cancellation what can't be removed at once (see new_folder()).
         """
         path = _absolute(folder)
-        with new_folder(path) as top, entry_named(path):
+        with new_folder(path, cancel=self.cancel) as top, entry_named(path):
             close_new(top)
             unpacked = self._unpack_into(top)
         return _report(path, unpacked)
@@ -93,7 +96,7 @@ class UnpackWork:
                 has, starts nothing, or names a user that it doesn't have.
         """
         path = _absolute(folder)
-        with new_folder(path) as top, entry_named(path), contextlib.ExitStack() as stack:
+        with new_folder(path, cancel=self.cancel) as top, entry_named(path), contextlib.ExitStack() as stack:
             close_new(top)
             reach("bundle-rootfs")
             os.mkdir("rootfs", _CLOSED, dir_fd=top)
@@ -119,7 +122,7 @@ class UnpackWork:
         layers, diff_ids = self.image.layers, self.image.config.diff_ids
         if len(layers) != len(diff_ids):
             raise DocumentError(self._what, [f"has {len(layers)} layers, and its config has {len(diff_ids)} diff ids"])
-        with contextlib.closing(Tree(root, what=self._what)) as tree:
+        with contextlib.closing(Tree(root, what=self._what, check=self.cancel.check)) as tree:
             applier = LayerApplier(tree, self.limits, is_rootless=self.is_rootless)
             unpacker = LayerUnpacker(self.content, self.limits, self.observer, self.cancel)
             for layer, diff_id in zip(layers, diff_ids, strict=True):

@@ -17,7 +17,7 @@ import httpx
 from imagestore.errors import InvalidInputError
 from imagestore.testing.engine.messages import Fields, Request
 from imagestore.testing.engine.urls import parse_path
-from imagestore.util.text import without_login
+from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

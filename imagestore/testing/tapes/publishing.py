@@ -25,6 +25,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.oci.digest import Digest, Verifier
+from imagestore.oci.reference import Reference
 from imagestore.testing.builders.bodies import FileBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.files import load_tape, save_text, tape_path
@@ -149,6 +150,7 @@ def _connected(target: str, action: str, *, is_plain_http: bool) -> Iterator[Ora
         raise ConfigError(
             "publishing: the package oras is not installed", hint="pip install 'imagestore[oras]'"
         ) from problem
+    Reference.parse(target)
     client = OrasClient(insecure=is_plain_http, tls_verify=not is_plain_http)
     # If the registry can't be reached, fail at once: oras would try for minutes. The answer may have no end.
     address = f"{'http' if is_plain_http else 'https'}://{target.partition('/')[0]}/v2/"

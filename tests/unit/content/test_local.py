@@ -271,6 +271,7 @@ def test_the_empty_blob_is_content_too(store: LocalContentStore) -> None:
         (errno.EDQUOT, StoreFullError),
         (errno.EROFS, StoreReadOnlyError),
         (errno.EACCES, StoreReadOnlyError),
+        (errno.EPERM, StoreReadOnlyError),
         (errno.EIO, StoreError),
     ],
 )
@@ -278,7 +279,7 @@ def test_system_errors_become_ours_and_keep_the_cause(number: int, kind: type[Im
     with pytest.raises(kind, match="/somewhere: can't write") as caught, translated("write", Path("/somewhere")):
         raise OSError(number, os.strerror(number))
     assert isinstance(caught.value.__cause__, OSError)
-    if number == errno.EACCES:
+    if number in (errno.EACCES, errno.EPERM):
         assert "run as the store's owner" in caught.value.hint
 
 

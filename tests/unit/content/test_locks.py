@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.content.locks import FileLock
+from imagestore.content.locks import FileLock, is_taken
 
 
 @pytest.mark.parametrize("is_made_again", [False, True])
@@ -33,3 +33,16 @@ def test_a_lock_whose_file_lost_its_name_before_it_was_taken_is_none(
     lock.release()
     assert not path.exists()
     assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def test_a_look_at_a_lock_makes_nothing_and_takes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert not is_taken(path)
+    assert list(tmp_path.iterdir()) == []
+    with FileLock(path) as lock:
+        assert lock.try_acquire()
+        assert is_taken(path)
+    path.touch()
+    assert not is_taken(path)
+    with FileLock(path) as lock:
+        assert lock.try_acquire()

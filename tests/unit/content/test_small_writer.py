@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from imagestore.content.small_writer import LocalSmallBlobs
 
-SIZES = [0, 1, 4096, LEAST_DIRECT_BYTES - 1, LEAST_DIRECT_BYTES, LEAST_DIRECT_BYTES + 1, SMALL_BYTES - 1, SMALL_BYTES]
+SIZES = [1, 4096, LEAST_DIRECT_BYTES - 1, LEAST_DIRECT_BYTES, LEAST_DIRECT_BYTES + 1, SMALL_BYTES - 1, SMALL_BYTES]
 REF = "layer-x"
 
 
@@ -171,7 +171,7 @@ def test_wrong_bytes_reach_no_disk_and_can_be_replaced(store: LocalContentStore,
 
 def test_more_bytes_than_are_small_are_refused(store: LocalContentStore, small_blobs: LocalSmallBlobs) -> None:
     data = content(SMALL_BYTES + 1)
-    with opened(store, small_blobs, b"") as writer:
+    with opened(store, small_blobs, b"?") as writer:
         with pytest.raises(SizeMismatchError):
             writer.fill(source(data), advanced=nothing)
         with pytest.raises(SizeMismatchError):

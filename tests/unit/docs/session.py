@@ -19,6 +19,8 @@ import pytest
 from imagestore import platforms
 from imagestore.cli.main import main
 from imagestore.testing import Image, RegistryServer, build_index, replay
+from tests.support.fake_containerd import fake_containerd
+from tests.support.server import short_folder
 from tests.unit.docs.pages import TOP, Block, commands
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ NONE: Final[Mapping[str, str]] = {}
 #: Paths of the pages.
 ROOT: Final = "/var/lib/imagestore"
 SOCKET: Final = "unix:///run/imagestore/imagestore.sock"
+CONTAINERD: Final = "unix:///run/containerd/containerd.sock"
 HOSTS: Final = ("registry.example", "mirror.example")
 #: The registry's repositories, with the platforms of each image.
 IMAGES: Final = {
@@ -67,6 +70,7 @@ class Session:
         self._stack = contextlib.ExitStack()
         self._addresses: dict[str, str] = {}
         self._socket = ""
+        self._containerd = ""
         self._names: dict[str, Any] = {"__name__": "page"}
         self._status = 0
 
@@ -131,6 +135,8 @@ class Session:
         """A page's text with the session's folder and addresses."""
         if SOCKET in text:
             text = text.replace(SOCKET, self._endpoint())
+        if CONTAINERD in text and "publish" in text:
+            text = text.replace(CONTAINERD, self._containerd_address())
         for shown, real in self._servers.items():
             text = text.replace(shown, real)
         for host, address in self._addresses.items():
@@ -145,6 +151,8 @@ class Session:
             text = text.replace(f"http://{address}", f"https://{host}").replace(address, host)
         if self._socket:
             text = text.replace(f"unix://{self._socket}", SOCKET)
+        if self._containerd:
+            text = text.replace(self._containerd, CONTAINERD)
         text = text.replace(str(self._folder / "store"), ROOT).replace(str(self._folder / "work") + "/", "")
         return text.replace(str(self._folder / "home"), "/home/me").replace(str(self._folder / "run"), "/run/user/1000")
 
@@ -177,6 +185,13 @@ class Session:
             store = imagestore.open(self._folder / "store", config=config)
             self._socket = self._stack.enter_context(cri_server(store, has_containerd=True)).socket
         return f"unix://{self._socket}"
+
+    def _containerd_address(self) -> str:
+        """A fake containerd, started when a page first names its socket."""
+        if not self._containerd:
+            folder = self._stack.enter_context(short_folder())
+            self._containerd = self._stack.enter_context(fake_containerd(folder / "containerd")).address
+        return self._containerd
 
     def _doctest(self, block: Block) -> None:
         test = doctest.DocTestParser().get_doctest(self.real(block.text), {}, "page", "page", block.line)

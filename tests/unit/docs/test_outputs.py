@@ -13,7 +13,7 @@ import pytest
 from docs._tools.commands import all_commands, flat
 from docs._tools.outputs import OUTPUTS
 from docs._tools.schemas import schema
-from tests.unit.docs.session import SOCKET, Session
+from tests.unit.docs.session import CONTAINERD, SOCKET, Session
 
 DEPLOYMENT: Final = (
     "kind: Deployment\nmetadata: {name: web}\nspec: {template: {spec: {containers: [{name: a, image: 'python:3'}]}}}\n"
@@ -21,6 +21,7 @@ DEPLOYMENT: Final = (
 EDGECORE: Final = "apiVersion: edgecore.config.kubeedge.io/v1alpha2\nkind: EdgeCore\n"
 TAPE: Final = "fixtures/tapes/token-auth"
 REMOTE: Final = f"--endpoint {SOCKET}"
+ADDRESS: Final = f"--address {CONTAINERD}"
 #: Lines in the order in which they run; each fits the schema of its first words, or the one named behind ``#``.
 LINES: Final = (
     "config check config.toml # config check",
@@ -62,6 +63,13 @@ LINES: Final = (
     "export python.tar python:3 --all-handlers # export",
     "import python.tar # import",
     "fsinfo # fsinfo",
+    "config check published.toml # config check",
+    f"publish --dry-run {ADDRESS} # publish --dry-run",
+    f"publish --status {ADDRESS} # publish --status",
+    f"publish python:3 {ADDRESS} # publish",
+    f"publish --status python:3 {ADDRESS} # publish --status",
+    "--config published.toml info # info",
+    f"unpublish --all {ADDRESS} # unpublish",
     "node ensure python:3 --policy IfNotPresent # node ensure",
     "node ensure -f deployment.yaml # node ensure",
     "node gc --dry-run # node gc",
@@ -100,6 +108,7 @@ OS = "windows"
 Architecture = "amd64"
 OSVersion = "10.0.17763"
 """
+PUBLISHING: Final = f'[plugins."io.imagestore.publish.v1"]\naddress = "{CONTAINERD}"\n'
 
 
 @pytest.fixture
@@ -107,6 +116,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     monkeypatch.setenv("IMAGESTORE_CONFIG", "config.toml")
     with Session(tmp_path, monkeypatch) as opened:
         Path("config.toml").write_text(CONFIG)
+        Path("published.toml").write_text(opened.real(CONFIG + PUBLISHING))
         Path("edgecore.yaml").write_text(EDGECORE)
         Path("deployment.yaml").write_text(DEPLOYMENT)
         Path("many.yaml").write_text(f"{DEPLOYMENT}---\n{DEPLOYMENT}")

@@ -30,6 +30,7 @@ PUBLIC: Final = {
     "imagestore.errors",
     "imagestore.node",
     "imagestore.platforms",
+    "imagestore.publish",
     "imagestore.registry",
     "imagestore.resources",
     "imagestore.testing",
@@ -129,6 +130,15 @@ def test_contributing_leads_to_folders_that_exist() -> None:
     named = re.findall(r"`((?:imagestore|tests|docs)/[\w/]*)`", text)
     assert len(named) > 20
     assert [name for name in named if not (TOP / name).is_dir()] == []
+
+
+def test_each_promise_of_the_threat_model_names_its_tests() -> None:
+    rows = [row for row in (TOP / "SECURITY.md").read_text("utf-8").splitlines() if row.startswith("| ")]
+    promises = [row for row in rows if not row.startswith(("| against", "|---"))]
+    named = [re.findall(r"`(tests/[\w/]+(?:\.py)?)`", row.split("|")[3]) for row in promises]
+    assert len(promises) > 20
+    assert [row for row, tests in zip(promises, named, strict=True) if not tests] == []
+    assert [path for tests in named for path in tests if not (TOP / path).exists()] == []
 
 
 def test_symptoms_of_a_shared_store_are_worded_as_the_program_does() -> None:

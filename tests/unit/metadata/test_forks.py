@@ -54,7 +54,7 @@ def child() -> Iterator[Child]:
 
 
 def test_a_child_forked_while_its_parent_waits_does_not_go_on_waiting(tmp_path: Path, child: Child) -> None:
-    turns = WriteQueue(tmp_path / "waiting")
+    turns = WriteQueue(tmp_path / "metadata.db")
     with turns.waiting_process():
         child.fork()
     assert not turns.is_wanted()

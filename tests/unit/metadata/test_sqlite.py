@@ -131,7 +131,7 @@ def test_a_store_that_can_not_be_opened_leaves_no_file_open(tmp_path: Path, stor
     # A backup in the database's place takes over what the journal knows, and this one can't be read.
     (tmp_path / "records.jsonl").unlink()
     (tmp_path / "records.jsonl").mkdir()
-    with pytest.raises(StoreError, match=r"metadata\.db") as caught:
+    with pytest.raises(StoreError, match=r"records\.jsonl") as caught:
         SqliteMetadataStore(tmp_path / "metadata.db")
     # While somebody still looks at the error, which holds all that it passed through.
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]

@@ -61,7 +61,7 @@ def test_another_process_that_waits_writes_before_the_next_batch(tmp_path: Path,
 
 
 def test_a_thread_that_waits_goes_first(tmp_path: Path) -> None:
-    turns = WriteQueue(tmp_path / "waiting")
+    turns = WriteQueue(tmp_path / "metadata.db")
     is_waiting, went = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -79,7 +79,7 @@ def test_a_thread_that_waits_goes_first(tmp_path: Path) -> None:
 
 
 def test_a_waiter_that_was_stopped_does_not_stop_the_others(tmp_path: Path) -> None:
-    one, other = WriteQueue(tmp_path / "waiting"), WriteQueue(tmp_path / "waiting")
+    one, other = WriteQueue(tmp_path / "metadata.db"), WriteQueue(tmp_path / "metadata.db")
     with one.waiting_process():
         assert is_locked(tmp_path / "waiting")
         other.give_way()
@@ -93,7 +93,7 @@ def test_giving_way_inside_a_transaction_waits_for_nobody(
         raise AssertionError("who holds the lock can let nobody in")
 
     monkeypatch.setattr("imagestore.metadata.sqlite.fairness.time.sleep", wait)
-    with WriteQueue(tmp_path / "waiting").waiting_process(), store.exclusive():
+    with WriteQueue(tmp_path / "metadata.db").waiting_process(), store.exclusive():
         store.give_way()
 
 

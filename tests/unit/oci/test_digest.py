@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import operator
+from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
@@ -93,3 +95,14 @@ def test_verify_refuses_other_bytes_of_the_right_size() -> None:
 def test_digests_sort_by_algorithm_then_hex() -> None:
     low, high, other = Digest("sha256", "0" * 64), Digest("sha256", "f" * 64), Digest("sha512", "0" * 128)
     assert sorted([other, high, low]) == [low, high, other]
+
+
+@pytest.mark.parametrize("other", ["sha256:" + "0" * 64, None, 1, ("sha256", "0")])
+@pytest.mark.parametrize("compare", [operator.lt, operator.le, operator.gt, operator.ge])
+def test_digests_have_no_order_with_other_values(compare: Callable[[object, object], bool], other: object) -> None:
+    digest = Digest.of(b"")
+    with pytest.raises(TypeError, match="not supported between instances"):
+        compare(digest, other)
+    with pytest.raises(TypeError, match="not supported between instances"):
+        compare(other, digest)
+    assert digest != other

@@ -15,7 +15,8 @@ import pytest
 from imagestore import Digest, Platform
 from imagestore.errors import DocumentError
 from imagestore.oci import media_types
-from imagestore.oci.image_config import ImageConfig, chain_ids
+from imagestore.oci.decode import MAX_FAULTS
+from imagestore.oci.image_config import BuildStep, ImageConfig, chain_ids
 from imagestore.oci.index import Index
 from imagestore.oci.manifest import Manifest
 from imagestore.store.pull.choice import target_of
@@ -112,6 +113,33 @@ def test_null_and_missing_texts_are_empty_as_peers_read_them() -> None:
     settings = {"Env": ["A=1", None], "Cmd": [None], "Labels": {"a": None, "b": "c"}, "User": None}
     found = ImageConfig.parse(config(config=settings, history=[None])).settings
     assert found == {"Env": ["A=1", ""], "Cmd": [""], "Labels": {"a": "", "b": "c"}, "User": None}
+
+
+def test_the_steps_of_a_build_are_read_with_what_they_have() -> None:
+    steps = [
+        {"created": "2020-01-01T00:00:00Z", "created_by": "a", "comment": "b", "empty_layer": True},
+        {"created": None, "created_by": None, "comment": None, "empty_layer": None, "other": [1]},
+        None,
+    ]
+    found = ImageConfig.parse(config(history=steps)).history()
+    assert found == (BuildStep("2020-01-01T00:00:00Z", "a", "b", has_layer=False), BuildStep(), BuildStep())
+    assert ImageConfig.parse(config(history=None)).history() == ()
+
+
+def test_steps_of_a_build_that_are_no_texts_are_named_and_break_nothing_else() -> None:
+    steps = [{"created": 1}, None, {"created_by": ["x"], "comment": {}}]
+    parsed = ImageConfig.parse(config(history=steps))
+    with pytest.raises(DocumentError) as caught:
+        parsed.history()
+    assert caught.value.faults == (
+        "$.history[0].created: expected string, found integer",
+        "$.history[2].created_by: expected string, found array",
+        "$.history[2].comment: expected string, found object",
+    )
+    many = ImageConfig.parse(config(history=[{"comment": 1.5}] * 100))
+    with pytest.raises(DocumentError, match="found number") as caught:
+        many.history()
+    assert len(caught.value.faults) == MAX_FAULTS
 
 
 @pytest.mark.parametrize("version", [None, 0])

@@ -13,11 +13,11 @@ from imagestore.publish.owner_lock import OwnerLock
 
 
 def test_one_holds_it(tmp_path: Path) -> None:
-    first, second = OwnerLock(tmp_path, "a containerd"), OwnerLock(tmp_path, "a containerd")
+    first, second = OwnerLock(tmp_path, "a containerd", "k8s.io"), OwnerLock(tmp_path, "a containerd", "k8s.io")
     first.acquire()
     first.acquire()
     assert first.is_held
-    with pytest.raises(PublisherRunningError, match=f"a containerd: process {os.getpid()}") as refused:
+    with pytest.raises(PublisherRunningError, match=f"a containerd k8s.io: process {os.getpid()}") as refused:
         second.acquire()
     assert isinstance(refused.value, StoreBusyError)
     assert refused.value.process_id == os.getpid()
@@ -25,11 +25,11 @@ def test_one_holds_it(tmp_path: Path) -> None:
     first.release()
     second.acquire()
     second.release()
-    assert list((tmp_path / "locks").iterdir()) == []
+    assert [each for each in (tmp_path / "locks").rglob("*") if each.is_file()] == []
 
 
 def test_another_containerd_has_another(tmp_path: Path) -> None:
-    first, second = OwnerLock(tmp_path, "one"), OwnerLock(tmp_path, "two")
+    first, second = OwnerLock(tmp_path, "one", "k8s.io"), OwnerLock(tmp_path, "two", "k8s.io")
     first.acquire()
     second.acquire()
     assert first.is_held
@@ -38,9 +38,9 @@ def test_another_containerd_has_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"no number", b"1" * 100])
 def test_a_note_that_can_not_be_read(tmp_path: Path, text: bytes) -> None:
-    first, second = OwnerLock(tmp_path, "it"), OwnerLock(tmp_path, "it")
+    first, second = OwnerLock(tmp_path, "it", "k8s.io"), OwnerLock(tmp_path, "it", "k8s.io")
     first.acquire()
-    (note,) = (tmp_path / "locks").glob("*.pid")
+    (note,) = (tmp_path / "locks").rglob("*.json")
     note.write_bytes(text)
     with pytest.raises(PublisherRunningError, match="another process") as refused:
         second.acquire()

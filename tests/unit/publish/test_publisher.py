@@ -13,11 +13,10 @@ from imagestore.errors import (
     InvalidInputError,
     OperationCancelledError,
     PreconditionError,
-    PublishError,
     ServiceUnavailableError,
 )
 from imagestore.oci.digest import Digest
-from imagestore.publish import ContentWay, ImageState, Publisher, PublisherRunningError
+from imagestore.publish import ContentWay, ImageState, Publisher, PublishError, PublisherRunningError
 from imagestore.testing import build_artifact, build_image
 from imagestore.util.machine import MachineMark
 from tests.support.fake_containerd import FakeContainerd

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+
 import pytest
 
+from imagestore import Digest
 from imagestore.errors import InvalidQuantityError
 from imagestore.resources.quantity import ZERO, Format, Quantity, from_json, parse
 from tests.support import vectors
@@ -109,6 +113,18 @@ def test_quantities_compare_as_numbers(left: str, right: str, result: int) -> No
         result >= 0,
         result == 0,
     )
+
+
+@pytest.mark.parametrize("other", ["1", None, 2.5, Digest.of(b"")])
+@pytest.mark.parametrize(
+    "operation",
+    [operator.lt, operator.le, operator.gt, operator.ge, operator.add, operator.sub, operator.mul],
+)
+def test_quantities_take_no_other_values(operation: Callable[[object, object], object], other: object) -> None:
+    for left, right in ((parse("1"), other), (other, parse("1"))):
+        with pytest.raises(TypeError):
+            operation(left, right)
+    assert parse("1") != other
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,20 @@ def test_nothing_from_outside_looks_like_a_line_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("root_logger")
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_a_library_that_logs_an_address_logs_no_login(style: str) -> None:
+    stream = io.StringIO()
+    logs.install(style, "info", stream)
+    log, address = logging.getLogger("exporter"), "https://user:top@wo/rd@collector.example:4317"
+    try:
+        raise ValueError(f"can't read {address}")
+    except ValueError:
+        log.exception("can't export to %s", address, extra={"to": address})
+    assert stream.getvalue().count("https://***@collector.example:4317") == 3
+    assert "top" not in stream.getvalue().replace("test_", "")
+
+
+@pytest.mark.usefixtures("root_logger")
 def test_programs_get_an_object_a_line() -> None:
     first, second = (json.loads(line) for line in written("json").splitlines())
     assert (first["level"], first["message"], first["path"], first["request_id"]) == (

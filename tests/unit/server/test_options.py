@@ -9,6 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from imagestore.cli.config import KUBELET_SOCKET
 from imagestore.cli.main import cli
 from imagestore.cli.serve import group, mode, proxy
 from imagestore.errors import InvalidInputError
@@ -72,6 +73,21 @@ def test_the_unit_starts_the_server_with_options_that_there_are() -> None:
             assert inner.params["listen"] == ("unix:///run/imagestore/imagestore.sock",)
             assert str(inner.params["root"]) == "/var/lib/imagestore"
             assert inner.params["log_format"] == "json"
+
+
+def test_the_drop_in_for_a_kubelet_starts_what_the_page_and_the_check_name() -> None:
+    lines = (UNITS / "imagestore-kubelet.conf").read_text().splitlines()
+    first, line = [each.removeprefix("ExecStart=") for each in lines if each.startswith("ExecStart=")]
+    assert first == "", "else systemd would have two commands"
+    program, command, *options = line.split()
+    assert (program, command) == ("/usr/local/bin/imagestore", "serve")
+    with cli.make_context("imagestore", ["serve", "--help"], resilient_parsing=True) as outer:
+        serve = cli.get_command(outer, "serve")
+        assert serve is not None
+        with serve.make_context("serve", options, parent=outer) as inner:
+            assert inner.params["kubelet"] == (KUBELET_SOCKET,)
+            assert inner.params["publish_address"] == "unix:///run/containerd/containerd.sock"
+            assert str(inner.params["root"]) == "/var/lib/imagestore"
 
 
 def test_the_unit_for_a_containerd_has_options_that_there_are() -> None:

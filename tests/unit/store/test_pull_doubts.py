@@ -14,6 +14,7 @@ from imagestore.metadata.records import ImageRecord
 from imagestore.registry.client import RegistryClient
 from imagestore.testing import Entry, Image, build_artifact, build_image, build_index, layer
 from imagestore.testing.builders.bodies import BytesBody
+from imagestore.testing.builders.layers import Layer
 from tests.support.node import HYPERV, PROCESS, PYTHON, node, python_image
 
 ODD = "registry.example/odd:1"
@@ -73,6 +74,17 @@ def test_a_config_of_other_layers_is_no_images(tmp_path: Path) -> None:
         with pytest.raises(DocumentError, match="image config"):
             here.store.pull(ODD)
         assert here.registry.ledger.bytes_sent(one.digest) == 0
+
+
+def test_an_empty_layer_comes_although_an_image_said_that_it_has_bytes(tmp_path: Path) -> None:
+    """An ingest with bytes is what a broken transfer of the same digest, with another size, leaves."""
+    empty = Digest.of(b"")
+    image = build_image("windows(10.0.20348.1)/amd64", layers=[Layer(BytesBody(b""), empty, empty)])
+    with node(tmp_path, {ODD: image}) as here:
+        with here.store.content.writer(f"layer-{empty}", expected=empty, total=9, cancel=CancelToken()) as writer:
+            writer.write(b"bytes")
+        (found,) = here.store.pull(ODD).layers
+        assert here.store.content.read(found.digest, limit_bytes=0) == b""
 
 
 def test_what_is_neither_index_nor_manifest_is_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -15,6 +16,7 @@ from imagestore import ImageStore, platforms
 from imagestore.cli.main import main
 from imagestore.errors import DocumentError, InvalidInputError
 from imagestore.store.unpack.bundle import BundleOptions
+from imagestore.store.unpack.tree import Tree
 from imagestore.testing import RegistryServer, build_image
 from tests.unit.store.unpack.making import IS_ROOTLESS, REFERENCE, entry, folder, link, made, stored
 
@@ -170,10 +172,15 @@ def test_a_link_to_more_than_a_name_can_have_is_told(tmp_path: Path) -> None:
         bundled(tmp_path, link("etc/passwd", "x" * 300), user="app")
 
 
-@pytest.mark.skipif(not IS_ROOTLESS, reason="root can read all")
-def test_accounts_in_a_closed_folder_are_told(tmp_path: Path) -> None:
-    with pytest.raises(DocumentError, match="can't be read: Permission denied"):
-        bundled(tmp_path, folder("etc", mode=0), entry("etc/passwd", data=b"app:x:7:7"), user="app")
+def test_accounts_that_may_not_be_read_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without root, an image's folder may be closed to its owner."""
+
+    def refuse(*_: object) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "passwd")
+
+    monkeypatch.setattr(Tree, "read", refuse)
+    with pytest.raises(DocumentError, match="/etc/passwd that can't be read: Permission denied"):
+        bundled(tmp_path, entry("a"), user="app")
     assert not (tmp_path / "bundle").exists()
 
 

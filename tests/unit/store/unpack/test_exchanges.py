@@ -242,4 +242,5 @@ def test_every_error_of_the_system_is_told_as_ours_and_leaves_nothing_unfinished
             failures += 1
         # What fails behind the rename is the look at what the name leads to.
         assert not folder.exists() or (folder / "config.json").exists()
+        assert list(tmp_path.glob("*.partial")) == []
     assert failures > 30

@@ -1,0 +1,183 @@
+"""A plain folder as a target for layers, for runtimes without containerd: one folder for each chain id.
+
+    <root>/<algorithm>/<hex>/fs       the unpacked tree of a chain
+
+A chain appears when all of it is there, and its files are those of the chain below (hard links), so that a stack takes
+the space of its layers. Therefore trees are only read: a runtime mounts one as the lower folder of an overlay. Each is
+whole by itself; one can be removed while others stand on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from imagestore.oci.digest import VERIFIABLE, Digest
+from imagestore.oci.image_config import chain_id as chain_of
+from imagestore.registry.events import ignore
+from imagestore.store.unpack.layer_work import LayerUnpacker, close_new, entry_named, refuse_unable
+from imagestore.store.unpack.limits import UnpackLimits
+from imagestore.store.unpack.stacked import unpack_onto
+from imagestore.util.cancel import CancelToken
+from imagestore.util.failpoint import reach
+from imagestore.util.files import sync_file_system, write_refusal
+from imagestore.util.partial import FOLDER, new_folder, remove_folder, remove_leftovers
+from imagestore.util.root_folder import refuse_untrusted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imagestore.content.api import ContentStore
+    from imagestore.publish.snapshots import SnapshotLayer
+    from imagestore.registry.events import Observer
+
+_TREE: Final = "fs"
+_CLOSED: Final = 0o700
+
+
+class FolderSnapshots:
+    """Unpacked layers in a folder (see SnapshotTarget). Any number of threads and processes may use one.
+
+    Args:
+        root: the folder, made when missing; on a file system that has hard links.
+        content: has the layers; a lease holds them.
+        limits: what one layer may take.
+        is_rootless: files belong to this user, and there are no devices; by default for every user but root.
+        observer: hears of the progress.
+        cancel: ends the work.
+
+    Raises:
+        InvalidInputError, PreconditionError: the folder can't be made; no root without ``is_rootless``.
+        StoreError: another user may have prepared the folder, or could change it.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        content: ContentStore,
+        *,
+        limits: UnpackLimits | None = None,
+        is_rootless: bool | None = None,
+        observer: Observer = ignore,
+        cancel: CancelToken | None = None,
+    ) -> None:
+        self.root = Path(root).absolute()
+        self._is_rootless = os.geteuid() != 0 if is_rootless is None else is_rootless
+        self._unpacker = LayerUnpacker(content, limits or UnpackLimits(), observer, cancel or CancelToken())
+        refuse_unable(is_rootless=self._is_rootless)
+        refuse_untrusted(self.root)
+        for folder in (self.root, *(self.root / algorithm for algorithm in sorted(VERIFIABLE))):
+            try:
+                folder.mkdir(_CLOSED, parents=True, exist_ok=True)
+            except OSError as error:
+                raise write_refusal(folder, error) from error
+            remove_leftovers(str(folder))
+
+    def path(self, chain_id: str) -> Path:
+        """The tree of a chain; only to be read.
+
+        Raises:
+            NotFoundError: it isn't there.
+            InvalidInputError: it is no chain id.
+        """
+        if not self.has(chain_id):
+            raise _missing(chain_id, self.root)
+        return self._folder(chain_id) / _TREE
+
+    def has(self, chain_id: str) -> bool:
+        """See SnapshotTarget; a chain stays until remove().
+
+        Raises:
+            InvalidInputError: it is no chain id.
+        """
+        return os.path.isdir(self._folder(chain_id))
+
+    def apply(self, parent: str, chain_id: str, layer: SnapshotLayer) -> None:
+        """See SnapshotTarget.
+
+        Raises:
+            NotFoundError: the parent isn't there.
+            InvalidInputError: the chain id isn't that of the layer on top of the parent.
+            DocumentError: the layer breaks the rules of layers, or takes more than it may.
+            InvalidInputError, PreconditionError: the disk, or the system, refuses something.
+            OperationCancelledError: cancelled.
+        """
+        _check(parent, chain_id, layer)
+        if self.has(chain_id):
+            return
+        path = str(self._folder(chain_id))
+        try:
+            with self._read(parent) as below, new_folder(path) as top, entry_named(path):
+                close_new(top)
+                os.mkdir(_TREE, _CLOSED, dir_fd=top)
+                with _opened(_TREE, top) as tree:
+                    unpack_onto(below, tree, layer.blob, layer.diff_id, self._unpacker, is_rootless=self._is_rootless)
+                # Who finds the chain after a loss of power must not find empty files in it.
+                reach("snapshot-sync")
+                sync_file_system(top)
+        except AlreadyExistsError:
+            if not self.has(chain_id):
+                raise
+
+    @contextlib.contextmanager
+    def _read(self, chain_id: str) -> Iterator[int | None]:
+        """The open tree of a chain, which isn't removed before the block ends; None for none."""
+        if not chain_id:
+            yield None
+            return
+        path = self._folder(chain_id)
+        with contextlib.ExitStack() as stack:
+            try:
+                folder = stack.enter_context(_opened(str(path)))
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(folder, fcntl.LOCK_SH)
+                # Who removes it renames it, then waits for the lock.
+                if not os.path.samestat(os.stat(path), os.fstat(folder)):
+                    raise FileNotFoundError
+                tree = stack.enter_context(_opened(_TREE, folder))
+            except FileNotFoundError as error:
+                raise _missing(chain_id, self.root) from error
+            yield tree
+
+    def remove(self, chain_id: str) -> None:
+        """See SnapshotTarget; what stands on it stays whole.
+
+        Raises:
+            InvalidInputError: it is no chain id, or can't be removed.
+            PreconditionError: it can't be removed.
+        """
+        remove_folder(str(self._folder(chain_id)))
+
+    def close(self) -> None:
+        """See SnapshotTarget: nothing is held open."""
+
+    def _folder(self, chain_id: str) -> Path:
+        digest = Digest.parse(chain_id)
+        if not digest.is_verifiable:
+            raise InvalidInputError(f"chain id {chain_id}: expected a digest of {', '.join(sorted(VERIFIABLE))}")
+        return self.root / digest.algorithm / digest.encoded
+
+
+@contextlib.contextmanager
+def _opened(name: str, above: int | None = None) -> Iterator[int]:
+    descriptor = os.open(name, FOLDER, dir_fd=above)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _check(parent: str, chain_id: str, layer: SnapshotLayer) -> None:
+    """Refuse what would be kept under a name that says something else."""
+    expected = chain_of(Digest.parse(parent), layer.diff_id) if parent else layer.diff_id
+    if chain_id != str(expected):
+        on = f"on {parent}" if parent else "on nothing"
+        raise InvalidInputError(f"layer {layer.blob.digest} {on}: expected chain id {expected}, got {chain_id!r}")
+
+
+def _missing(chain_id: str, root: Path) -> NotFoundError:
+    return NotFoundError(f"chain {chain_id} isn't unpacked in {root}", hint="unpack its layers, the lowest first")
