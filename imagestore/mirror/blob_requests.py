@@ -111,8 +111,10 @@ class BlobRequests:
             return ""
 
         def _look(_: ImageStore) -> str:
-            known = self._catalogue.known(repository.upstream.name, repository.name, digest)
-            return self._stored.location(known.descriptor) if known is not None and known.is_confirmed else ""
+            upstream = repository.upstream.name
+            known = self._catalogue.known(upstream, repository.name, digest)
+            is_confirmed = known is not None and known.is_confirmed
+            return self._stored.location(upstream, known.descriptor) if known is not None and is_confirmed else ""
 
         found = await self._shared.quick(_look, str(digest))
         if found:

@@ -138,12 +138,14 @@ class Catalogue:
         *,
         tag: str = "",
         is_here: bool = True,
+        checked_at: float | None = None,
         now: float,
     ) -> None:
         """Note a document, served now, what it names, and the tag that leads to it; an empty tag is none.
 
         A document first known as a blob may turn out to be a manifest, never the other way round. The size of content
-        in the store stays, unless the new one is of content in the store, too.
+        in the store stays, unless the new one is of content in the store, too. ``checked_at`` is when the registry said
+        where the tag leads; None for now.
         """
         digest = str(document.digest)
 
@@ -155,7 +157,8 @@ class Catalogue:
             transaction.run_many(sql.PUT_PART, [{**values, **_values(part)} for part in parts])
             _put_blob(transaction, upstream, document, is_here=is_here)
             if tag:
-                transaction.run(sql.PUT_TAG, {"name": name, "tag": tag, "digest": digest, "now": now})
+                values = {"name": name, "tag": tag, "digest": digest}
+                transaction.run(sql.PUT_TAG, {**values, "checked_at": now if checked_at is None else checked_at})
 
         self._database.write(_put)
 

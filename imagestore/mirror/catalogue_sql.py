@@ -104,7 +104,7 @@ PUT_BLOB: Final = (
     " mark = CASE WHEN excluded.is_here = 1 THEN excluded.mark ELSE mirror_blob.mark END"
 )
 PUT_TAG: Final = (
-    "INSERT INTO mirror_tag (name, tag, digest, checked_at) VALUES (:name, :tag, :digest, :now)"
+    "INSERT INTO mirror_tag (name, tag, digest, checked_at) VALUES (:name, :tag, :digest, :checked_at)"
     " ON CONFLICT (name, tag) DO UPDATE SET digest = excluded.digest, checked_at = excluded.checked_at"
 )
 NOTE_SERVED: Final = (

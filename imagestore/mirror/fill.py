@@ -26,6 +26,9 @@ HELD_BACK_BYTES: Final = 64 * 1024
 class RestartedError(Exception):
     """The bytes read so far are damaged, and the blob is fetched again from its beginning."""
 
+    def __str__(self) -> str:
+        return "what was sent of it is damaged"
+
 
 class Fill:
     """The state of one fetch, as readers see it. Methods are the event loop's, but for ``tell``.

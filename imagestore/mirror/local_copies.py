@@ -95,8 +95,8 @@ class LocalCopies:
         """What whole copies take."""
         return self._folder.used_bytes
 
-    def location(self, blob: Descriptor) -> str:
-        """A URL to redirect a client to; empty if the mirror has to send the blob."""
+    def location(self, upstream: str, blob: Descriptor) -> str:
+        """A URL to redirect a client of an upstream to; empty if the mirror has to send the blob."""
         return self._locate(blob) if self._locate is not None else ""
 
     def has(self, store: ImageStore, blob: Descriptor) -> bool:

@@ -146,7 +146,7 @@ class Mirror:
         """A document, and the result to count."""
         upstream, text = repository.upstream, str(reference)
         cached = await self._shared.quick(lambda store: self._documents.cached(store, repository, reference), text)
-        if cached is not None and not cached.is_stale:
+        if cached is not None and not cached.freshness.is_stale:
             return cached, "hit"
         repository.table.refuse_offline(text)
         stale = cached if upstream.serves_stale else None
@@ -160,8 +160,8 @@ class Mirror:
 
         key = ("document", text, owner)
         is_joined = self._shared.is_asked(key)
-        # With a stale document to serve, a client needn't wait the whole answer time.
-        share = 1.0 if stale is None else 0.5
+        # With a stale document to serve, a client needn't wait the whole answer time. A replica waits half of it.
+        share = 1.0 if stale is None else 0.25 if repository.is_for_replica else 0.5
         try:
             found = await self._shared.once(key, upstream, _ask, owner=owner, share=share)
         except ReferenceNotFoundError:
@@ -174,6 +174,9 @@ class Mirror:
             log.warning("%s is stale: %s", reference, error, extra={"upstream": upstream.name})
             return stale, "stale"
         self._resting.pop(text, None)
+        if found.freshness.is_stale:
+            stale = stale or found
+            return min(stale, found, key=lambda each: each.freshness.age_seconds), "stale"
         return found, "hit" if not found.is_new else "joined" if is_joined else "fetched"
 
     def _rest(self, reference: str) -> None:
