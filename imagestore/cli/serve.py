@@ -251,7 +251,7 @@ def serve(
     )
     signals.raise_if_signalled()
     try:
-        ServerProcess(settings, functools.partial(_opened, given, publishing is not None)).run()
+        ServerProcess(settings, functools.partial(_opened, given, settings.publish is not None)).run()
     except ImageStoreError as error:
         if log_format != "json":
             raise

@@ -108,7 +108,7 @@ def test_no_line_of_the_log_has_a_field_that_the_standard_library_refuses() -> N
     for path in TOP.rglob("*.py"):
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.keyword) and node.arg == "extra" and isinstance(node.value, ast.Dict):
-                names = {key.value for key in node.value.keys if isinstance(key, ast.Constant)}
+                names = {str(key.value) for key in node.value.keys if isinstance(key, ast.Constant)}
                 wrong += [f"{path.relative_to(TOP)}:{node.lineno} {name}" for name in sorted(names & taken)]
     assert wrong == []
 
