@@ -181,11 +181,13 @@ class Node:
     def until(self, what: str, attempt: Callable[[], T]) -> T:
         """The first success of an attempt."""
         for _ in range(600):
+            if any(process.poll() is not None for process in self.processes.values()):
+                break
             with contextlib.suppress(grpc.RpcError, ImageStoreError, OSError, ValueError):
                 return attempt()
             time.sleep(0.05)
         logs = "".join(path.read_text()[-2000:] for path in self.folder.glob("*.log"))
-        raise SystemExit(f"not within 30 s: {what}\n{logs}")
+        raise SystemExit(f"never came: {what}\n{logs}")
 
     def wipe_containerd(self) -> None:
         """Kill it, and delete all that it has."""

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from imagestore.cli.exit_codes import ExitStatus
 from imagestore.testing import layer
 from tests.support.containerd_cri import GUEST_HANDLER, HOST_HANDLER
 from tests.support.kubelet import Call, CallError
@@ -115,6 +116,21 @@ def test_containerds_content_is_not_fetched_again(node: PodNode) -> None:
         node.kubelet.remove_pods()
         node.kubelet.remove(image)
         remove_foreign(node)
+
+
+def test_commands_beside_a_server_and_without_one(node: PodNode) -> None:
+    node.imagestore("pull", node.app, "--runtime-handler", GUEST_HANDLER, "--runtime-handler", HOST_HANDLER)
+    node.imagestore("publish")
+    assert len(node.known()) == 3
+    refused = node.imagestore("unpublish", "--all", status=ExitStatus.STORE)
+    assert "would bring the images back" in refused
+    node.stop()
+    node.imagestore("unpublish", "--all", "--address", node.containerd.endpoint)
+    assert (node.containerd.images(), node.containerd.blobs()) == ({}, set())
+    node.imagestore("publish", "--address", node.containerd.endpoint)
+    assert (len(node.known()), node.rests()) == (3, [])
+    node.start()
+    both_run(node, policy="Never")
 
 
 def test_sixteen_pulls_at_once_with_common_layers_under_collections(node: PodNode) -> None:

@@ -110,18 +110,13 @@ class PodNode:
         with contextlib.closing(server):
             return server.wait()
 
-    def imagestore(self, *arguments: str) -> str:
-        """What a command prints; it must succeed."""
-        command = [sys.executable, "-m", "imagestore", "--root", str(self.store), "--config"]
-        done = subprocess.run(
-            [*command, str(self.containerd.config), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def imagestore(self, *arguments: str, status: int = 0) -> str:
+        """What a command prints, or why it fails; it must end with this status."""
+        command = [sys.executable, "-m", "imagestore", "--root", str(self.store)]
+        command += ["--config", str(self.containerd.config), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == status, (done.returncode, done.stderr)
+        return done.stderr if status else done.stdout
 
     def log(self, message: str) -> list[dict[str, Any]]:
         """The log's lines with a message, since the test began."""
