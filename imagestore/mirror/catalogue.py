@@ -55,10 +55,7 @@ class KnownContent:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Room for a blob of ``size`` bytes that the replica ``owner`` is fetching; several for one blob count once.
-
-    It doesn't count from ``ends_at`` on (seconds since 1970), since its replica is dead then.
-    """
+    """Room for a blob that the replica ``owner`` is fetching, until ``ends_at``; several for one blob count once."""
 
     id: str
     owner: str
@@ -144,8 +141,8 @@ class Catalogue:
         """Note a document, served now, what it names, and the tag that leads to it; an empty tag is none.
 
         A document first known as a blob may turn out to be a manifest, never the other way round. The size of content
-        in the store stays, unless the new one is of content in the store, too. ``checked_at`` is when the registry said
-        where the tag leads; None for now.
+        in the store stays, unless the new one is of content in the store, too. The registry said at ``checked_at`` (None:
+        now) where the tag leads.
         """
         digest = str(document.digest)
 
@@ -157,8 +154,8 @@ class Catalogue:
             transaction.run_many(sql.PUT_PART, [{**values, **_values(part)} for part in parts])
             _put_blob(transaction, upstream, document, is_here=is_here)
             if tag:
-                values = {"name": name, "tag": tag, "digest": digest}
-                transaction.run(sql.PUT_TAG, {**values, "checked_at": now if checked_at is None else checked_at})
+                checked = now if checked_at is None else checked_at
+                transaction.run(sql.PUT_TAG, {"name": name, "tag": tag, "digest": digest, "checked_at": checked})
 
         self._database.write(_put)
 

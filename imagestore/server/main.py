@@ -74,10 +74,7 @@ class ServerProcess:
         self._mirror: ServedMirror | None = None
         self._publisher: ServedPublisher | None = None
         if not any((settings.listen, settings.kubelet, settings.proxies, settings.mirror, settings.publish)):
-            hint = (
-                "give --listen unix:///PATH, --kubelet unix:///PATH, --proxy-content unix:///PATH, --publish"
-                " unix:///PATH or --mirror ADDRESS:PORT"
-            )
+            hint = "give --listen, --kubelet, --proxy-content or --publish unix:///PATH, or --mirror ADDRESS:PORT"
             raise InvalidInputError("serve: nothing to listen at", hint=hint)
         if settings.kubelet and settings.publish is None:
             raise InvalidInputError(
