@@ -141,8 +141,8 @@ class Catalogue:
         """Note a document, served now, what it names, and the tag that leads to it; an empty tag is none.
 
         A document first known as a blob may turn out to be a manifest, never the other way round. The size of content
-        in the store stays, unless the new one is of content in the store, too. The registry said at ``checked_at`` (None:
-        now) where the tag leads.
+        in the store stays, unless the new one is of content in the store, too. The registry said at ``checked_at``
+        (None: now) where the tag leads.
         """
         digest = str(document.digest)
 
