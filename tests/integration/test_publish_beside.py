@@ -166,6 +166,18 @@ def test_pulls_that_are_cancelled_and_repeated_under_collections(node: PodNode) 
     until(lambda: node.rests() == [], "nothing is left of cancelled pulls")
 
 
+def test_pulls_and_removals_at_once(node: PodNode) -> None:
+    pull = Call("PullImage", node.kubelet.pull_request(node.app, GUEST_HANDLER))
+    remove = Call("RemoveImage", {"image": {"image": node.app, "runtime_handler": GUEST_HANDLER}})
+    with collecting(node.containerd):
+        for _ in range(20):
+            answers = node.kubelet.at_once([pull, remove, pull, remove])
+            codes = {each.code for each in answers if isinstance(each, CallError)}
+            assert codes <= {"UNAVAILABLE"}, answers
+        both_run(node)
+    assert node.known() == set(node.kubelet.images())
+
+
 def test_containerd_reads_the_content_from_the_store(pod_registry: DockerRegistry) -> None:
     """By its proxy plugin: no byte is sent, and none is linked."""
     with short_folder() as folder, pod_node(pod_registry, content=folder / "content.sock") as node:

@@ -103,6 +103,21 @@ def test_a_damaged_file_of_somebody_else_is_replaced(node: PodNode, size: int | 
     assert node.kubelet.run(image, GUEST_HANDLER).line == GUEST
 
 
+def test_a_publisher_killed_while_it_replaces_a_file(node: PodNode) -> None:
+    built = runnable_index(layers=1, seed="replaced")
+    image = node.registry.push("replaced", "1", built)
+    placed = node.containerd.content / "blobs" / "sha256" / guest_layers(built)[0].encoded
+    node.stop()
+    node.start(environment={"IMAGESTORE_FAILPOINT": "publish-replace:1"})
+    placed.write_bytes(b"too short")
+    with pytest.raises(CallError, match="UNAVAILABLE"):
+        node.kubelet.pull(image, GUEST_HANDLER)
+    assert node.wait_for_end() == -signal.SIGKILL
+    node.start()
+    until(lambda: node.rests() == [], "what was left is cleared")
+    assert node.kubelet.run(image, GUEST_HANDLER).line == GUEST
+
+
 def test_a_damaged_layer_of_the_store_is_fetched_again(node: PodNode) -> None:
     built = runnable_index(layers=1, seed="ours")
     image = node.registry.push("ours", "1", built)
