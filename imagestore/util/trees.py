@@ -71,6 +71,7 @@ class _Walk:
         self._levels: list[_Level] = []
 
     def run(self) -> None:
+        """Walk."""
         try:
             self._levels.append(_Level(self._here, "", "", is_going=False))
             while self._levels:

@@ -105,6 +105,7 @@ class _Slots:
             place %= self._count
 
     def put(self, key: bytes, value: int) -> None:
+        """Give a key its value; there has to be a free slot."""
         place, before = self.find(key)
         self._taken += not before
         os.pwrite(self._descriptor, key + bytes([value]), place * _SLOT)
@@ -128,6 +129,7 @@ class _Slots:
                     yield block[start : start + _DIGEST], block[start + _DIGEST]
 
     def close(self) -> None:
+        """Give the file back."""
         self._file.close()
 
 
