@@ -199,9 +199,10 @@ def _invoke(arguments: list[str] | None) -> int:
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             error = _with_place(error)
-        error.message = _without_logins(error.message, sys.argv[1:] if arguments is None else arguments)
+        shown = io.StringIO()
+        error.show(shown)
         with contextlib.suppress(OSError):  # the exit status remains
-            error.show()
+            sys.stderr.write(_without_logins(shown.getvalue(), sys.argv[1:] if arguments is None else arguments))
         return error.exit_code
     except click.Abort:
         return _interrupted()

@@ -114,7 +114,7 @@ def group(text: str) -> int:
     default=16,
     show_default=True,
     metavar="N",
-    help="Pulls that run at one time; others wait.",
+    help="Pulls that run at one time; others wait. The first pull of a registry does not wait for other registries.",
 )
 @click.option(
     "--max-connections",
