@@ -232,7 +232,7 @@ def in_place(path: str, cancel: CancelToken) -> Iterator[str]:
     except BaseException as error:
         _remove(partial, descriptor, _patient(cancel))
         if isinstance(error, ImageStoreError) and os.path.lexists(partial):
-            error.hint = error.hint or f"remove {partial}, or unpack to this place again, which removes it"
+            error.hint = error.hint or f"remove {partial}, which has what is left of it"
         raise
     finally:
         os.close(descriptor)
