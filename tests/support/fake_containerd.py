@@ -252,6 +252,8 @@ class FakeContainerd(grpc.ServerInterceptor):
             return
         except RefusedError as error:
             refused = error
+        except grpc.RpcError:  # the client has died
+            raise
         except Exception as error:
             self.broken.append(error)
             raise
@@ -452,4 +454,5 @@ def fake_containerd(
         yield fake
     finally:
         fake.stop()
-    assert fake.faults_of_state() == []
+    found = fake.faults_of_state()
+    assert found == [], found
