@@ -31,6 +31,10 @@ LOOK_SECONDS: Final = 0.25
 #: After a lost connection, doubled up to the second.
 _FIRST_WAIT_SECONDS: Final = 0.1
 _LAST_WAIT_SECONDS: Final = 5.0
+#: After a comparison in which containerd was away.
+_AWAY_SECONDS: Final = 1.0
+#: After a comparison.
+_PAUSE_SECONDS: Final = 0.1
 #: Least time between two states for other processes to read.
 _STATE_SECONDS: Final = 1.0
 #: A stream of events doesn't say when it begins, so what containerd has is looked at once more after this.
@@ -44,10 +48,10 @@ class PublishFollower:
     """Keeps a publisher's containerd as its store wants it, until it is closed.
 
     Args:
-        publisher: to follow; the caller closes it afterwards.
+        publisher: keeps containerd as the store wants it; closed with this.
         lend: gives the store of the moment.
         repair_seconds: between two complete comparisons.
-        heard: called, from another thread, after each connection, loss of connection, and reconciliation.
+        heard: called, from another thread, whenever something may have changed, some times a second.
     """
 
     def __init__(
@@ -71,6 +75,10 @@ class PublishFollower:
         #: Why containerd can't be used; empty while it can.
         self.reason = "not connected yet"
         self.reconciles = 0
+        # Of the thread that follows: the change number of the last comparison, and when the next ones are due.
+        self._number: int | None = None
+        self._full_at = 0.0
+        self._second_at: float | None = None
         # The reason in the last state for other processes, and when the next one may be written without another reason.
         self._said: str | None = None
         self._state_at = 0.0
@@ -95,9 +103,11 @@ class PublishFollower:
         self._wake.set()
 
     def close(self) -> None:
-        """End both threads; what they began is the publisher's."""
+        """End both threads, and close the publisher."""
         self._cancel.cancel("the publisher was closed")
         self._wake.set()
+        # First: a thread may wait for an answer of containerd.
+        self._publisher.close()
         for thread in self._threads:
             thread.join()
 
@@ -105,17 +115,19 @@ class PublishFollower:
         """Hear containerd's events; a stream that ends is opened again."""
         wait = _FIRST_WAIT_SECONDS
         while not self._cancel.is_cancelled:
+            began_at = time.monotonic()
             try:
                 self._publisher.client.version()
                 for topic, namespace in self._publisher.client.events([_IMAGES, _CONTAINERS], self._cancel):
-                    wait = _FIRST_WAIT_SECONDS
                     self._take(topic, namespace)
-            except OperationCancelledError:
-                break
+                reason = "containerd ended the stream of events"
             except ImageStoreError as error:
-                self._lost(str(error))
-            else:
-                self._lost("containerd ended the stream of events")
+                reason = str(error)
+            if self._stopped_within(0):
+                break
+            self._lost(reason)
+            if time.monotonic() - began_at > _LAST_WAIT_SECONDS:
+                wait = _FIRST_WAIT_SECONDS
             if self._stopped_within(wait):
                 break
             wait = min(wait * 2, _LAST_WAIT_SECONDS)
@@ -149,62 +161,71 @@ class PublishFollower:
         self._said, self._state_at = self.reason, time.monotonic() + _STATE_SECONDS
 
     def _follow(self) -> None:
-        number: int | None = None
-        full_at, second_at = 0.0, None
         while not self._cancel.is_cancelled:
             self._wake.wait(LOOK_SECONDS)
             self._wake.clear()
             self._state()
             if not self._listening.is_set():
-                full_at = 0.0  # after a connection everything is compared
+                self._full_at = 0.0  # after a connection everything is compared
                 continue
-            now = self._number()
-            is_full = time.monotonic() >= full_at or self._publisher.known_connection is None
-            is_second = second_at is not None and time.monotonic() >= second_at
-            has_changed = self._images_changed.is_set() or now != number or now is None or is_second
             try:
-                if is_full or has_changed:
-                    self._images_changed.clear()
-                    self._publisher.begin_reconcile(is_full=is_full)
-                    self.reconciles += 1
-                    number = now
-                if is_full or self._containers_changed.is_set():
-                    self._containers_changed.clear()
-                    with self._lend() as store:
-                        note_images_in_use(self._publisher.client, store)
-                for image_id in self._publisher.states.due():
-                    self._publisher.begin(image_id)
-            except OperationCancelledError:
-                return
+                has_compared = self._look()
             except ImageStoreError as error:
-                self._failed(error)
-                full_at = 0.0
-                if self._stopped_within(_LAST_WAIT_SECONDS if not isinstance(error, ServiceUnavailableError) else 1.0):
+                if self._stopped_within(0):
                     return
-                continue
-            if is_second:
-                second_at = None
-            if is_full:
-                if not full_at:
-                    second_at = time.monotonic() + _SECOND_LOOK_SECONDS
-                full_at = time.monotonic() + self._repair_seconds
-            if self.reason:
-                self.reason = ""
-                log.info("containerd is followed", extra={"address": self._publisher.client.address})
-            self._state()
-            self._heard()
+                self._failed(error, error.hint)
+                wait = _AWAY_SECONDS if isinstance(error, ServiceUnavailableError) else _LAST_WAIT_SECONDS
+            except Exception as error:
+                log.exception("a comparison with containerd failed")
+                self._failed(error, "")
+                wait = _LAST_WAIT_SECONDS
+            else:
+                if self.reason:
+                    self.reason = ""
+                    log.info("containerd is followed", extra={"address": self._publisher.client.address})
+                self._state()
+                self._heard()
+                # A publish causes several events, which one comparison is enough for.
+                wait = _PAUSE_SECONDS if has_compared else 0.0
+            if self._stopped_within(wait):
+                return
 
-    def _failed(self, error: ImageStoreError) -> None:
+    def _look(self) -> bool:
+        """Do what has become due; returns whether that was a comparison."""
+        now = time.monotonic()
+        with self._lend() as store:
+            number = store.metadata.generation()
+        is_full = now >= self._full_at or self._publisher.known_connection is None
+        is_second = self._second_at is not None and now >= self._second_at
+        has_changed = self._images_changed.is_set() or number != self._number or number is None
+        has_compared = is_full or is_second or has_changed
+        if has_compared:
+            self._images_changed.clear()
+            self._publisher.begin_reconcile(is_full=is_full)
+            self.reconciles += 1
+            self._number = number
+        if is_second:
+            self._second_at = None
+        if is_full or self._containers_changed.is_set():
+            self._containers_changed.clear()
+            with self._lend() as store:
+                note_images_in_use(self._publisher.client, store)
+        for image_id in self._publisher.states.due():
+            self._publisher.begin(image_id)
+        if is_full:
+            if not self._full_at:
+                self._second_at = now + _SECOND_LOOK_SECONDS
+            self._full_at = time.monotonic() + self._repair_seconds
+        return has_compared
+
+    def _failed(self, error: Exception, hint: str) -> None:
         if self.reason != str(error):
-            log.error("can't publish", extra={"error": str(error), "hint": error.hint})
+            log.error("can't publish", extra={"error": str(error), "hint": hint})
         self.reason = str(error)
+        self._full_at = 0.0
         self._publisher.disconnected()
         self._state()
         self._heard()
-
-    def _number(self) -> int | None:
-        with self._lend() as store:
-            return store.metadata.generation()
 
     def _stopped_within(self, seconds: float) -> bool:
         """Wait; returns whether the follower was closed."""

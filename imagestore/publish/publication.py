@@ -26,6 +26,7 @@ from imagestore.errors import (
     DocumentError,
     ImageServiceError,
     IntegrityError,
+    NotFoundError,
     ServiceUnavailableError,
 )
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
@@ -64,6 +65,8 @@ KNOWN_SECONDS: Final = 10.0
 #: For the end of a lease.
 END_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.01
+#: After which the record may have been removed, as when containerd was wiped.
+_DOUBT_SECONDS: Final = 0.5
 _CHUNK_BYTES: Final = 1024 * 1024
 
 
@@ -224,11 +227,19 @@ class Publication:
         """Step 6: the CRI plugin learns of records by events, one by one; a container made before that would fail.
 
         Raises:
+            NotFoundError: the record was removed meanwhile.
             ServiceUnavailableError: it doesn't hear of the record.
         """
+        client = self._context.client
         ends_at = time.monotonic() + KNOWN_SECONDS
-        while self._context.client.cri_image_id(self.image_id) != self.image_id:
-            if time.monotonic() >= ends_at:
+        doubt_at = time.monotonic() + _DOUBT_SECONDS
+        while client.cri_image_id(self.image_id) != self.image_id:
+            now = time.monotonic()
+            if now >= doubt_at:
+                if not client.images([self.image_id]):
+                    raise NotFoundError(f"containerd's record {self.image_id} was removed")
+                doubt_at = now + _DOUBT_SECONDS
+            if now >= ends_at:
                 raise ServiceUnavailableError(
                     f"containerd's CRI plugin didn't hear of {self.image_id} within {KNOWN_SECONDS:.0f} s",
                     hint="is its CRI plugin on, and the namespace k8s.io?",

@@ -82,7 +82,6 @@ class ServedPublisher:
     def close(self) -> None:
         """End the work; what was begun is continued by the next start."""
         self.follower.close()
-        self.publisher.close()
 
     # CRI's port.
 

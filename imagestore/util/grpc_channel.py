@@ -128,7 +128,7 @@ class GrpcChannel:
         has_limit: bool = True,
         metadata: Metadata | None = None,
     ) -> Generator[A, None, None]:
-        """The answers of a method that sends several; arguments as call(). Closing the generator ends the call.
+        """Begin a method that sends several answers; arguments as call(). The end of the generator ends the call.
 
         Raises:
             ImageStoreError: the server's error, it can't be reached, or the stream was interrupted.
@@ -136,8 +136,7 @@ class GrpcChannel:
         token = cancel or self.cancel
         token.check()
         # No name here refers to the call; see call().
-        yield from self._parts(self._begin(method, request, name, token, has_limit, metadata), name, token)
-        token.check()
+        return self._checked(self._begin(method, request, name, token, has_limit, metadata), name, token)
 
     @contextlib.contextmanager
     def exchange(
@@ -211,6 +210,11 @@ class GrpcChannel:
                 return None
             status = error if isinstance(error, grpc.RpcError) else call
             raise self._error_of(status, endpoint=self.endpoint, method=name) from error
+
+    def _checked(self, parts: RunningCall[A], name: str, token: CancelToken) -> Generator[A, None, None]:
+        """All answers of a running call."""
+        yield from self._parts(parts, name, token)
+        token.check()
 
     def _parts(self, parts: RunningCall[A], name: str, token: CancelToken) -> Generator[A, None, None]:
         """The answers of a running call, which ends with this generator; fewer if the token ended it."""

@@ -147,7 +147,7 @@ class FakeContainerd(grpc.ServerInterceptor):
         self._server: grpc.Server | None = None
 
     def _new_state(self) -> State:
-        return State(self.root, self.rules, self._clock, self._publish)
+        return State(self.root, self.rules, self._clock, self.publish)
 
     # Its life.
 
@@ -252,6 +252,8 @@ class FakeContainerd(grpc.ServerInterceptor):
             return
         except RefusedError as error:
             refused = error
+        except grpc.RpcError:  # the client has died
+            raise
         except Exception as error:
             self.broken.append(error)
             raise
@@ -261,7 +263,7 @@ class FakeContainerd(grpc.ServerInterceptor):
         if self.is_dead or life != self._life:
             raise RefusedError(grpc.StatusCode.UNAVAILABLE, "containerd was killed")
 
-    def _publish(self, namespace: str, topic: str, name: str) -> None:
+    def publish(self, namespace: str, topic: str, name: str) -> None:
         if namespace == CriPlugin.NAMESPACE:
             self.cri.event(name)
         for listener in list(self.listeners):
@@ -452,4 +454,5 @@ def fake_containerd(
         yield fake
     finally:
         fake.stop()
-    assert fake.faults_of_state() == []
+    found = fake.faults_of_state()
+    assert found == [], found

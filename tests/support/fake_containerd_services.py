@@ -92,7 +92,9 @@ class Content(Service, content_grpc.ContentServicer):
     def Write(
         self, request_iterator: Iterator[content_pb2.WriteContentRequest], context: grpc.ServicerContext
     ) -> Iterator[content_pb2.WriteContentResponse]:
-        first = next(request_iterator)
+        first = next(request_iterator, None)
+        if first is None:
+            return
         with self.call(context) as (state, namespace, lease):
             ingest = state.open_write(namespace, first.ref, first.expected, first.total, lease)
         try:
@@ -100,9 +102,7 @@ class Content(Service, content_grpc.ContentServicer):
                 with self.call(context):
                     answer = state.write(namespace, first.ref, ingest, first.expected, request, lease)
                 yield answer
-        except grpc.RpcError:  # the client is gone; what it wrote stays
-            return
-        finally:
+        finally:  # also when the client is gone; what it wrote stays
             ingest.is_locked = False
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,11 @@ class PublishingNode:
 
 @contextlib.contextmanager
 def publishing_node(
-    folder: Path, images: Mapping[str, Image] | None = None, rules: Rules | None = None, **arguments: Any
+    folder: Path,
+    images: Mapping[str, Image] | None = None,
+    rules: Rules | None = None,
+    clock: Callable[[], float] = time.time,
+    **arguments: Any,
 ) -> Iterator[PublishingNode]:
     """Open a store in ``folder`` and a fake containerd beside it; the registry has two images unless told otherwise.
 
@@ -99,11 +104,12 @@ def publishing_node(
         folder: of the test.
         images: in the registry.
         rules: of the fake containerd.
+        clock: of it; a publisher must have the same.
         arguments: further ones of the node.
     """
     served = {APP: app(), OTHER: app("other")} if images is None else images
     with (
         node(folder / "store", served, host=HOST, text=CONFIG, **arguments) as opened,
-        fake_containerd(folder / "containerd", rules) as fake,
+        fake_containerd(folder / "containerd", rules, clock) as fake,
     ):
         yield PublishingNode(opened, fake)

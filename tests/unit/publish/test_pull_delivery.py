@@ -23,6 +23,7 @@ MANIFEST = app().manifests[0]
 #: What a pull of it says, in this order; the blobs in any other.
 SELECTED = Selected(APP, RUNC, "linux/amd64", MANIFEST.descriptor, "")
 CONFIG_DONE, *LAYERS_DONE = (BlobDone(each, each.size) for each in (MANIFEST.config, *MANIFEST.layers))
+EVENTS: list[Event] = [SELECTED, CONFIG_DONE, *LAYERS_DONE]
 
 
 class StopError(Exception):
@@ -109,7 +110,7 @@ def test_what_a_failed_pull_began_is_ended(
     here: PublishingNode, connected: Publisher, fake: FakeContainerd, image_id: str
 ) -> None:
     with failing(connected) as observer:
-        for event in (SELECTED, CONFIG_DONE, *LAYERS_DONE[:2]):
+        for event in EVENTS[:4]:
             observer(event)
         until(lambda: chains(fake) == 2, "two layers are unpacked")
     assert fake.leases() == set()
@@ -125,7 +126,7 @@ def test_a_pull_that_fails_does_not_wait_for_its_layer(
     gate = threading.Event()
     fake.faults.meanwhile("Diff/Apply", gate.wait)
     with failing(connected) as observer:
-        for event in (SELECTED, CONFIG_DONE, *LAYERS_DONE):
+        for event in EVENTS:
             observer(event)
         until(lambda: fake.faults.calls["Diff/Apply"], "a layer is applied")
     assert fake.leases() == set()
@@ -142,7 +143,7 @@ def test_pulls_that_fail_and_are_repeated_at_once(
     fake.rules.is_hostile = True
     for number in range(20):
         with failing(connected) as observer:
-            for event in (SELECTED, CONFIG_DONE, *LAYERS_DONE[: number % 4]):
+            for event in EVENTS[: 2 + number % 4]:
                 observer(event)
     assert fake.leases() == set()
     connected.ensure(Digest.parse(image_id)).result()
@@ -171,7 +172,7 @@ def test_a_delivery_that_fails_is_the_publishs_matter(
 ) -> None:
     fake.faults.refuse(call, code)
     with connected.pulling(RUNC, ignore) as observer:
-        for event in (SELECTED, CONFIG_DONE, *LAYERS_DONE):
+        for event in EVENTS:
             observer(event)
         until(lambda: not fake.faults.is_any_left, "the delivery has failed")
     connected.ensure(Digest.parse(image_id)).result()
@@ -206,7 +207,7 @@ def test_containerd_goes_during_a_pull(
     here: PublishingNode, connected: Publisher, fake: FakeContainerd, image_id: str
 ) -> None:
     with connected.pulling(RUNC, ignore) as observer:
-        for event in (SELECTED, CONFIG_DONE, LAYERS_DONE[0]):
+        for event in EVENTS[:3]:
             observer(event)
         until(lambda: chains(fake) == 1, "one layer is unpacked")
         fake.wipe()
@@ -232,7 +233,7 @@ def test_an_image_that_other_work_has_is_not_delivered(
     done = connected.ensure(Digest.parse(image_id))
     until(lambda: fake.faults.calls["Diff/Apply"], "a layer is applied")
     with connected.pulling(RUNC, ignore) as observer:
-        for event in (SELECTED, CONFIG_DONE, *LAYERS_DONE):
+        for event in EVENTS:
             observer(event)
     gate.set()
     done.result()
@@ -245,10 +246,10 @@ def test_two_pulls_of_one_image(
 ) -> None:
     """The first one delivers; when it fails, the second's publish does all of it."""
     with connected.pulling(KATA, ignore) as second, failing(connected) as first:
-        for event in (SELECTED, CONFIG_DONE, *LAYERS_DONE):
+        for event in EVENTS:
             first(event)
         until(lambda: chains(fake) == 3, "all layers are unpacked")
-        for event in (SELECTED, CONFIG_DONE, *LAYERS_DONE):
+        for event in EVENTS:
             second(event)
     connected.ensure(Digest.parse(image_id)).result()
     assert here.unmet() == []
@@ -259,7 +260,7 @@ def test_an_image_that_is_removed_before_its_publish(
     here: PublishingNode, connected: Publisher, fake: FakeContainerd, image_id: str, fails: bool
 ) -> None:
     with connected.pulling(RUNC, ignore) as observer:
-        for event in (SELECTED, CONFIG_DONE, *LAYERS_DONE):
+        for event in EVENTS:
             observer(event)
         until(lambda: chains(fake) == 3, "all layers are unpacked")
     assert len(fake.leases()) == 1
@@ -306,7 +307,7 @@ def test_a_pull_does_not_wait_for_a_thread(
         fake.faults.meanwhile("Diff/Apply", gate.wait)
         fake.faults.calls.clear()
         with publisher.pulling(RUNC, ignore) as first:
-            for event in (SELECTED, CONFIG_DONE, *LAYERS_DONE):
+            for event in EVENTS:
                 first(event)
             until(lambda: fake.faults.calls["Diff/Apply"], "a layer is applied")
             with publisher.pulling(RUNC, ignore) as second:
@@ -327,7 +328,7 @@ def test_closing_ends_a_delivery(here: PublishingNode, fake: FakeContainerd) -> 
         fake.remove_image(name)
     fake.faults.meanwhile("Diff/Apply", gate.wait)
     with publisher.pulling(RUNC, ignore) as observer:
-        for event in (SELECTED, CONFIG_DONE, *LAYERS_DONE):
+        for event in EVENTS:
             observer(event)
         until(lambda: fake.faults.calls["Diff/Apply"] > 3, "a layer is applied")
         publisher.close()

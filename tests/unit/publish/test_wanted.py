@@ -299,9 +299,9 @@ def test_a_label_that_differs(change: dict[str, str]) -> None:
     image = computed(one)[str(one.image_id)]
     actual = {name: ActualImage(name, str(m.digest), image.labels(name, OWNER)) for name, m in image.names.items()}
     assert image.unmet_names(actual, OWNER) == []
-    actual[NAMES[0]] = replace(actual[NAMES[0]], labels=actual[NAMES[0]].labels | {"somebody's": "own"})
+    actual[NAMES[0]] = replace(actual[NAMES[0]], labels={**actual[NAMES[0]].labels, "somebody's": "own"})
     assert image.unmet_names(actual, OWNER) == []
-    actual[NAMES[0]] = replace(actual[NAMES[0]], labels=actual[NAMES[0]].labels | change)
+    actual[NAMES[0]] = replace(actual[NAMES[0]], labels={**actual[NAMES[0]].labels, **change})
     assert image.unmet_names(actual, OWNER) == [NAMES[0]]
 
 

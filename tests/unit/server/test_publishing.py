@@ -76,7 +76,7 @@ def test_state_and_numbers_follow_containerd(here: PublishingNode, fake: FakeCon
             assert found["bytes_total", "linked"] > 0
             assert found["seconds_total", "content"] > 0
             assert found["reconciles_total", ""] >= 1
-            assert (await asyncio.wrap_future(publisher.ensure(imagestore.Digest.parse(image_id)))) is None
+            await asyncio.wrap_future(publisher.ensure(imagestore.Digest.parse(image_id)))
             fake.kill()
             await until_in_loop(lambda: publisher.status.startswith("containerd is away: "), "it says so")
             assert (await asyncio.to_thread(numbers, workers, publisher))["containerd_up", ""] == 0

@@ -299,7 +299,7 @@ def cancelled_by(monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> tuple[C
 def test_a_cancellation_ends_a_long_removal_and_the_next_unpacking_ends_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imagestore.store.unpack.unpack._PATIENCE_SECONDS", 0)
+    monkeypatch.setattr("imagestore.util.partial._PATIENCE_SECONDS", 0)
     with stored(tmp_path, below("a", count=200), made(entry(".wh.a"))) as store:
         with monkeypatch.context() as patch:
             token, removed = cancelled_by(patch, "unlink", 20)
@@ -307,7 +307,7 @@ def test_a_cancellation_ends_a_long_removal_and_the_next_unpacking_ends_the_rest
                 store.unpack(REFERENCE, tmp_path / "root", is_rootless=IS_ROOTLESS, cancel=token)
         assert len(removed) < 10
         (rest,) = (each for each in tmp_path.iterdir() if each.name != "store")
-        assert f"remove {rest}, or unpack to this place again" in ended.value.hint
+        assert f"remove {rest}, or do the same again" in ended.value.hint
         os.utime(rest, (1, 1))
         store.unpack(REFERENCE, tmp_path / "root", is_rootless=IS_ROOTLESS)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["root", "store"]
