@@ -148,7 +148,7 @@ def publish_settings(config: Config, address: str | None) -> PublishSettings | N
     default=16,
     show_default=True,
     metavar="N",
-    help="Pulls that run at one time; others wait.",
+    help="Pulls that run at one time; others wait. The first pull of a registry does not wait for other registries.",
 )
 @click.option(
     "--max-connections",
