@@ -267,5 +267,6 @@ def _opened(given: App, is_publishing: bool, config: Config | None) -> ImageStor
         opened.config = config
     if is_publishing and not opened.is_shared:
         # What containerd has already isn't fetched again.
-        opened.sources = (*given.sources, Path(opened.config.containerd_root, _CONTAINERD_CONTENT))
+        content = Path(opened.config.containerd_root, _CONTAINERD_CONTENT)
+        opened.sources = tuple(dict.fromkeys((*given.sources, content)))
     return opened.store

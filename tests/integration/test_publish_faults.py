@@ -123,10 +123,13 @@ def test_a_damaged_layer_of_the_store_is_fetched_again(node: PodNode) -> None:
     image = node.registry.push("ours", "1", built)
     node.stop()
     node.imagestore("pull", image, "--runtime-handler", GUEST_HANDLER)
-    damage(node.store / "content" / "blobs" / "sha256" / guest_layers(built)[0].encoded)
+    digest = guest_layers(built)[0]
+    blob = node.store / "content" / "blobs" / "sha256" / digest.encoded
+    damage(blob)
     node.start()
-    until(lambda: node.log("damaged blobs fetched again"), "the layer is repaired")
+    until(lambda: str(built.manifests[1].config.digest) in node.known(), "the image is published")
     assert node.kubelet.run(image, GUEST_HANDLER, policy="Never").line == GUEST
+    assert Digest.of(blob.read_bytes()) == digest
 
 
 def test_a_damaged_layer_that_cannot_be_fetched_runs_nowhere(node: PodNode) -> None:

@@ -43,7 +43,7 @@ def containerd() -> Iterator[CriContainerd]:
         running = CriContainerd(folder)
         try:
             # containerd makes it with its first commit.
-            (folder / "root" / "io.containerd.content.v1.content").mkdir(exist_ok=True)
+            (folder / "root" / "io.containerd.content.v1.content").mkdir(parents=True, exist_ok=True)
             yield running
         finally:
             running.stop()
