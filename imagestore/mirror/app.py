@@ -221,6 +221,9 @@ async def _send_blob(
     with contextlib.closing(source):
         size = source.descriptor.size
         start, end, status = _range(request, size)
+        if not size:
+            # Its answer is complete with the head.
+            await source.available(start, end)
         response = web.StreamResponse(status=status, headers={**headers, "Accept-Ranges": "bytes"})
         response.content_length = end - start
         if status == 206:

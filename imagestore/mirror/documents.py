@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from imagestore.config import HandlerPlatform
     from imagestore.config.model import Upstream
     from imagestore.mirror.blobs import StoreBlobs
-    from imagestore.mirror.catalogue import CachedTag, Catalogue
+    from imagestore.mirror.catalogue import Catalogue
+    from imagestore.mirror.catalogue_values import CachedTag
     from imagestore.mirror.counters import MirrorCounters
     from imagestore.mirror.retention import Retention
     from imagestore.mirror.upstreams import Repository
@@ -159,21 +160,24 @@ class DocumentSource:
         tag = "" if reference.digest is not None else reference.tag
         if freshness.is_stale and self._is_newer(repository, tag, checked_at):
             tag = ""
-        named = self._note(store, repository, target, raw, tag=tag, checked_at=checked_at)
-        self._keep(store, target, raw, cancel)
+        with self._retention.room(store, repository.upstream, target) if is_new else contextlib.nullcontext():
+            named = self._note(store, repository, target, raw, tag=tag, checked_at=checked_at)
+            self._keep(store, target, raw, cancel)
         self._release_if_evicted(store, repository, named)
         return ServedDocument(target, raw, freshness, is_new=is_new)
 
     def _by_digest(self, store: ImageStore, repository: Repository, digest: Digest) -> ServedDocument | None:
         found = self._catalogue.known(repository.upstream.name, repository.name, digest)
-        if found is None or not found.is_confirmed or found.descriptor.kind not in (Kind.INDEX, Kind.MANIFEST):
+        if found is None or not (found.is_confirmed and found.is_here):
             return None
         known = found.descriptor
+        if known.kind not in (Kind.INDEX, Kind.MANIFEST):
+            return None
         raw = self._read(store, known)
         if raw is None:
             return None
         if self._catalogue.document(repository.name, digest) is None:
-            # It was fetched for another repository of the upstream; from now on it belongs to this one, too.
+            # It was asked for as a blob; now what it names belongs to the repository, too.
             self._release_if_evicted(store, repository, self._note(store, repository, known, raw))
         return ServedDocument(known, raw)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import ImageStoreError, RateLimitedError, ReferenceNotFoundError, RegistryUnavailableError
 from imagestore.mirror.backing import open_backing
 from imagestore.mirror.blob_requests import BlobRequests, result_of
+from imagestore.mirror.confirmations import Confirmations
 from imagestore.mirror.counters import MirrorCounters
 from imagestore.mirror.documents import DocumentSource, named_by, wanted_manifests
 from imagestore.mirror.fetching import BlobFetcher
@@ -99,9 +100,10 @@ class Mirror:
         except BaseException:
             await asyncio.to_thread(backing.close)
             raise
-        common = (self._workers, self._shared, self._catalogue, self._retention, self.counters, backing.stored)
-        self._fetcher = BlobFetcher(*common, backing.bucket)
-        self.blobs = BlobRequests(*common, self._fetcher, self._note_use)
+        confirmations = Confirmations(self._catalogue, self._retention)
+        common = (self._workers, self._shared, self._catalogue, confirmations)
+        self._fetcher = BlobFetcher(*common, self._retention, self.counters, backing.stored, backing.bucket)
+        self.blobs = BlobRequests(*common, self.counters, backing.stored, self._fetcher, self._note_use)
         self._spawn(self._renew())
 
     def _open_table(self, store: ImageStore) -> None:
