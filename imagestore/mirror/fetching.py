@@ -99,20 +99,30 @@ class BlobFetcher:
             ImageStoreError: it failed, or didn't begin in time.
         """
         self._refuse_distrusted(repository.upstream, blob)
-        fill, is_joined = self._fill(repository, blob)
-        await self._begun(fill)
+        fill, is_joined = self._fill(repository, blob, self._live(repository, blob))
+        try:
+            await self._begun(fill)
+        except ImageStoreError:
+            if fill.error is None or fill.repository == repository.name:
+                raise
+            # The other repository doesn't have the blob, which says nothing about this one.
+            live = {
+                key: each for key, each in self._live(repository, blob).items() if each.repository == repository.name
+            }
+            fill, is_joined = self._fill(repository, blob, live)
+            await self._begun(fill)
         return fill, is_joined
 
     def _refuse_distrusted(self, upstream: Upstream, blob: Descriptor) -> None:
         if self._loop.time() < self._distrusted.get((upstream.name, blob.digest, blob.size), 0.0):
             raise ReferenceNotFoundError(f"{blob.digest}: its upstream sent wrong content a moment ago")
 
-    def _fill(self, repository: Repository, blob: Descriptor) -> tuple[Fill, bool]:
+    def _fill(self, repository: Repository, blob: Descriptor, live: dict[_Key, Fill]) -> tuple[Fill, bool]:
+        """One of the live fetches, or a new one; and whether it is joined."""
         upstream = repository.upstream
         # A fetch for another replica doesn't join one that waits for a replica: both would wait for each other.
         owner = repository.owner(str(blob.digest))
         key = (upstream.name, blob.digest, blob.size, owner)
-        live = self._live(repository, blob)
         joined = live.get(key) or (None if repository.is_for_replica else next(iter(live.values()), None))
         if joined is not None:
             return joined, True

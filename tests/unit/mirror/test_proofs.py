@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -12,8 +13,9 @@ import pytest
 
 from imagestore import Digest
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, synthetic_layer
-from imagestore.testing.faults import Drip, Refuse, SetHeader, WrongLength
+from imagestore.testing.faults import Drip, Refuse, SetHeader, SlowHead, WrongLength
 from tests.support.mirror import RunningMirror, mirror_table, push_naming, running_mirror
+from tests.support.patience import until
 from tests.support.plain_http import PLAIN
 from tests.unit.mirror.test_replicas import free_ports
 from tests.unit.mirror.test_shared import opener
@@ -29,6 +31,12 @@ LAYER: Final = SECRET.manifests[0].layers[0]
 CONFIG: Final = SECRET.manifests[0].config
 MANIFEST: Final = SECRET.manifests[0].descriptor
 NAMED: Final = [LAYER, CONFIG, MANIFEST]
+
+
+class LateRefusal(SlowHead):
+    """What the registry doesn't have, it says late."""
+
+    statuses = frozenset({404})
 
 
 @contextlib.contextmanager
@@ -155,6 +163,26 @@ def test_what_is_on_its_way_is_given_to_no_other_repository(tmp_path: Path) -> N
         first.join()
         one.ledger.assert_single_flight(LAYER.digest)
         assert mirror.results("blob")["joined"] >= 1
+
+
+def test_a_fetch_that_another_repository_began_in_vain_fails_nobody(tmp_path: Path) -> None:
+    """Those who have the blob may join it, and are served all the same."""
+    late = FaultRule(LateRefusal(seconds=1.0), Where(repository="evil", kind="blob", method="GET"), times=0)
+    with (
+        RegistryServer({"registry.example/secret:1": SECRET}, faults=[late]) as one,
+        running_mirror(tmp_path, mirror_table({one.address: ""})) as mirror,
+    ):
+        push_naming(one, "evil", EVIL, layers=NAMED)
+        for path in ("evil", "secret"):
+            assert mirror.get(f"/v2/{path}/manifests/1?ns={one.address}").status_code == 200
+        blob = f"blobs/{LAYER.digest}?ns={one.address}"
+        # Known to have it, but it isn't here yet.
+        assert mirror.get(f"/v2/secret/{blob}", "HEAD").status_code == 200
+        with ThreadPoolExecutor(1) as strangers:
+            refused = strangers.submit(mirror.get, f"/v2/evil/{blob}")
+            until(lambda: one.ledger.count(kind="blob", method="GET"), "the stranger's fetch is under way")
+            assert Digest.of(mirror.get(f"/v2/secret/{blob}").content) == LAYER.digest
+            assert refused.result().status_code == 404
 
 
 def test_a_repository_that_has_it_too_is_asked_once(tmp_path: Path) -> None:
