@@ -29,7 +29,7 @@ from imagestore.errors import (
 from imagestore.oci import media_types
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     import respx
@@ -59,6 +59,17 @@ def test_resolve_asks_with_one_get(router: respx.MockRouter, bench: Any) -> None
     assert request.headers["Accept"] == ", ".join(media_types.MANIFEST_ACCEPT)
     assert request.headers["Accept-Encoding"] == "identity"
     assert "Authorization" not in request.headers
+
+
+@pytest.mark.parametrize(("head_status", "ages"), [(200, ["7"]), (404, ["9"])])
+def test_the_headers_of_what_is_resolved_are_told_last(
+    router: respx.MockRouter, bench: Any, head_status: int, ages: list[str]
+) -> None:
+    router.head(f"{BASE}/manifests/1").respond(head_status, headers={**HEAD, "Age": "7"})
+    router.get(f"{BASE}/manifests/1").respond(200, headers={**HEAD, "Age": "9"}, content=INDEX)
+    told: list[Mapping[str, str]] = []
+    bench.client.resolve_whole(TAGGED, known=[WANTED], answered=told.append, cancel=bench.cancel)
+    assert [headers["age"] for headers in told] == ages
 
 
 def test_resolve_with_tag_and_digest_asks_by_digest(router: respx.MockRouter, bench: Any) -> None:
