@@ -107,9 +107,10 @@ class PublishMachine(RuleBasedStateMachine):
         self.publisher.close()
         self.publisher = self.here.publisher()
 
-    @rule(call=st.sampled_from(CALLS), skip=numbers)
-    def kill(self, call: str, skip: int) -> None:
-        """From a call on containerd hears nothing more of it."""
+    @rule(tag=tags, handler=handlers, call=st.sampled_from(CALLS), skip=numbers)
+    def kill(self, tag: str, handler: str, call: str, skip: int) -> None:
+        """While it publishes an image: from a call on containerd hears nothing more of it."""
+        self.store.pull(tag, runtime_handler=handler)
         self.fake.faults.meanwhile(call, self.fake.kill, skip=skip)
         with contextlib.suppress(ImageStoreError):
             self.publisher.reconcile()
@@ -175,6 +176,14 @@ class PublishMachine(RuleBasedStateMachine):
             name = f"{tag}-copy"
             self.fake.tag(tag, name)
             self.theirs[name] = self.fake.images()[name]
+
+    @rule(place=st.integers(0, 20))
+    def others_remove_content(self, place: int) -> None:
+        """Manifests and configs, before a restart: the CRI plugin doesn't know their images any more."""
+        digests = sorted(self.fake.blobs())
+        if digests and not self.theirs:
+            self.fake.remove_content(digests[place % len(digests)])
+            self.restart_containerd(is_wiped=False)
 
     @rule()
     def others_end_the_leases(self) -> None:
