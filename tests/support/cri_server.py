@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from imagestore import ImageStore
     from imagestore.cri.pull_queue import PullMeter
+    from imagestore.cri.readiness import Readiness
 
 _OPTIONS = [("grpc.max_receive_message_length", MESSAGE_BYTES), ("grpc.max_send_message_length", MESSAGE_BYTES)]
 
@@ -65,6 +66,8 @@ def cri_server(
     waiting: int = 1000,
     meter: PullMeter | None = None,
     has_containerd: bool = False,
+    readiness: Readiness | None = None,
+    is_for_kubelet: bool = False,
 ) -> Iterator[CriServer]:
     """Serve a store while the block runs, with containerd's services if wanted, and close it."""
     # A socket's path may have 107 bytes, which pytest's folders can exceed.
@@ -75,7 +78,7 @@ def cri_server(
     async def serve() -> None:
         server = grpc.aio.server(interceptors=[CallInterceptor(CallWatch())], options=_OPTIONS)
         pulls = PullQueue(limit=limit, waiting=waiting, meter=meter)
-        services = add_cri(server, workers, pulls)
+        services = add_cri(server, workers, pulls, readiness, is_for_kubelet=is_for_kubelet)
         if has_containerd:
             add_containerd(server, workers)
         path = str(folder / "cri.sock")
