@@ -17,11 +17,12 @@ ROWS ?=
 # The generators of gRPC code live apart: they are the oldest that will do, the rest is new.
 PROTOS := .venv-protos
 
-.PHONY: help demo demo-growth docs reference test unit lint types format integration crash growth bench protos protos-check lock clean
+.PHONY: help demo demo-node demo-growth docs reference test unit lint types format integration crash growth bench protos protos-check lock clean
 
 help:
 	@echo "make demo         one reference, two runtime handlers, two manifests; recorded, so no registry is asked. Like all of"
 	@echo "                  these it first installs what it needs from a package index (python3 -m pip config list says which)"
+	@echo "make demo-node    one reference, two pods that run different programs, in Debian's containerd; needs root"
 	@echo "make demo-growth  two mirror replicas, five nodes, one registry; says how many bytes are saved"
 	@echo "make docs         the documentation site, into build/site; a dead link or an unresolved name is an error"
 	@echo "make reference    make the pages, man pages, schemas and pictures anew that come from the code"
@@ -45,6 +46,9 @@ $(VENV)/ready: requirements.lock pyproject.toml
 
 demo: $(VENV)/ready
 	$(BIN)/python examples/demo.py
+
+demo-node: $(VENV)/ready
+	$(BIN)/python examples/node_demo.py
 
 demo-growth: $(VENV)/ready
 	$(BIN)/python examples/growth_demo.py

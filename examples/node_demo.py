@@ -11,25 +11,31 @@ import contextlib
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 
 from imagestore import platforms
+from imagestore.cri.client import CriImageService
+from imagestore.cri.model import ImageSpec
+from imagestore.errors import ImageStoreError
 from imagestore.protos.cri import api_pb2 as cri
-from imagestore.protos.cri.api_pb2_grpc import ImageServiceStub, RuntimeServiceStub
+from imagestore.protos.cri.api_pb2_grpc import RuntimeServiceStub
 from imagestore.testing import Image, RegistryServer, build_image, build_index, program_layer
 
 #: What one kernel runs: programs of its own architecture, and of the 32-bit one before it.
 PLATFORMS = {"amd64": ("linux/amd64", "linux/386"), "arm64": ("linux/arm64", "linux/arm")}
-PACKAGES = {"containerd": "containerd", "ctr": "containerd", "runc": "runc"}
+#: The programs that are needed, and Debian's packages that have them.
+PACKAGES = {"containerd": "containerd", "runc": "runc"}
 APP, PAUSE = "registry.example/team/app:1", "registry.example/pause:1"
+HANDLERS = ("host", "guest")
+T = TypeVar("T")
 #: containerd's own file, which imagestore reads too: containerd ignores guest_platform.
 SETTINGS = """
 version = 2
@@ -58,8 +64,8 @@ state = "{folder}/state"
 
 def main() -> int:
     """Play the demo and check what it shows; returns the exit status."""
-    architecture = platforms.host.detect().architecture
     os.environ["PATH"] += ":/usr/sbin:/sbin"
+    architecture = platforms.host.detect().architecture
     if reason := why_not(architecture):
         print(f"demo-node: {reason}", file=sys.stderr)
         return 1
@@ -68,46 +74,41 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="is-") as name, RegistryServer(images) as registry:
         node = Node(Path(name), registry.url, both[1].split("/")[1])
         try:
-            return play(node, registry, both)
+            right = play(node, registry) == [*both, *both]
         finally:
             node.close()
+    print("\nTwo programs ran from one reference, each as its runtime class wants it." if right else "\nThat is wrong.")
+    return 0 if right else 1
 
 
 def why_not(architecture: str) -> str:
     """Why this machine can't play it; empty if it can."""
     if sys.platform != "linux" or architecture not in PLATFORMS:
         return f"needs Linux on amd64 or arm64, whose kernels run two platforms' programs; this is {architecture}"
-    missing = sorted({package for program, package in PACKAGES.items() if shutil.which(program) is None})
+    missing = sorted(package for program, package in PACKAGES.items() if shutil.which(program) is None)
     if missing:
         return f"needs Debian's containerd and runc: apt-get install {' '.join(missing)}"
-    return "" if os.geteuid() == 0 else "needs root, since it starts containers; run it by sudo"
+    return "" if os.geteuid() == 0 else "needs root, since it starts containers; try: sudo make demo-node"
 
 
-def play(node: Node, registry: RegistryServer, both: tuple[str, str]) -> int:
-    """What is shown; the exit status."""
+def play(node: Node, registry: RegistryServer) -> list[str]:
+    """What is shown; the first line that each container wrote."""
+    print("One reference, two runtime classes. The image service is imagestore, the runtime is containerd.\n")
     node.start_containerd()
     node.start_imagestore()
-    print("One reference, two runtime classes. The image service is imagestore, the runtime is containerd.")
-    node.pull(PAUSE)
-    first = [node.run(handler) for handler in ("host", "guest")]
+    node.images.pull(ImageSpec(PAUSE))
+    lines = [node.run(handler) for handler in HANDLERS]
     node.imagestore("images")
     node.imagestore("publish", "--status", APP)
-    print("\ncontainerd is killed, its root deleted, and the registry switched off; then the same pods again:")
-    node.remove_pods()
-    node.stop("containerd", kill=True)
+    print("\ncontainerd is killed, all that it has is deleted, the registry is switched off. The same pods again:\n")
+    node.wipe_containerd()
     registry.server.close()
-    node.wipe()
     node.start_containerd()
-    again = [node.run(handler) for handler in ("host", "guest")]
-    right = first == again == list(both)
-    print(
-        "\nTwo programs ran from one reference, each as its runtime class wants it." if right else "\nThat was wrong."
-    )
-    return 0 if right else 1
+    return lines + [node.run(handler) for handler in HANDLERS]
 
 
 class Node:
-    """containerd, imagestore, and the calls of a kubelet to both."""
+    """containerd, imagestore, and a kubelet's calls to both."""
 
     def __init__(self, folder: Path, registry: str, guest: str) -> None:
         self.folder = folder
@@ -116,32 +117,27 @@ class Node:
         hosts = folder / "certs.d" / "registry.example" / "hosts.toml"
         hosts.parent.mkdir(parents=True)
         hosts.write_text(f'[host."{registry}"]\ncapabilities = ["pull", "resolve"]\n')
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.containerd, self.kubelet = f"unix://{folder}/containerd.sock", f"unix://{folder}/kubelet.sock"
+        self.images = CriImageService(self.kubelet)
         options = [("grpc.default_authority", "localhost"), ("grpc.max_reconnect_backoff_ms", 100)]
-        self.images = ImageServiceStub(grpc.insecure_channel(f"unix://{folder}/kubelet.sock", options=options))
-        self.runtime = RuntimeServiceStub(grpc.insecure_channel(f"unix://{folder}/containerd.sock", options=options))
+        self.runtime = RuntimeServiceStub(grpc.insecure_channel(self.containerd, options=options))
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.pods = 0
 
     def start_containerd(self) -> None:
         """Debian's, with this demo's configuration."""
         self.start("containerd", "containerd", "--config", str(self.config))
-        self.wait("containerd", lambda: self.runtime.Version(cri.VersionRequest(), timeout=5))
+        self.until("containerd answers", lambda: self.runtime.Version(cri.VersionRequest(), timeout=5))
 
     def start_imagestore(self) -> None:
         """The image service, which publishes into containerd."""
-        publish, kubelet = f"unix://{self.folder}/containerd.sock", f"unix://{self.folder}/kubelet.sock"
-        command = self.command("serve", "--publish", publish, "--kubelet", kubelet)
-        print(f"$ imagestore {shlex.join(command[3:])}")
-        self.start("imagestore", *command)
-        self.wait("imagestore", lambda: self.images.ImageFsInfo(cri.ImageFsInfoRequest(), timeout=5))
-
-    def pull(self, image: str, handler: str = "", pod: cri.PodSandboxConfig | None = None) -> str:
-        """Pull for a handler; the image id."""
-        spec = cri.ImageSpec(image=image, runtime_handler=handler)
-        return self.images.PullImage(cri.PullImageRequest(image=spec, sandbox_config=pod), timeout=60).image_ref
+        options = ("serve", "--publish", self.containerd, "--kubelet", self.kubelet)
+        print(f"$ imagestore --root {self.folder}/store --config {self.config} {shlex.join(options)}\n", flush=True)
+        self.start("imagestore", *self.command(*options))
+        self.until("imagestore answers", self.images.version)
 
     def run(self, handler: str) -> str:
-        """A pod of a runtime class; what its container writes first."""
+        """A pod of a runtime class, as a kubelet runs it; what its container writes first."""
         self.pods += 1
         logs = self.folder / f"logs-{self.pods}"
         pod = cri.PodSandboxConfig(
@@ -149,25 +145,23 @@ class Node:
         )
         # The node's own network: no network plugin is needed.
         pod.linux.security_context.namespace_options.network = cri.NODE
-        sandbox = self.runtime.RunPodSandbox(cri.RunPodSandboxRequest(config=pod, runtime_handler=handler), timeout=60)
-        image = self.present(handler) or self.pull(APP, handler, pod)
+        sandbox = cri.RunPodSandboxRequest(config=pod, runtime_handler=handler)
+        # Again until the sandbox image is there, as a kubelet does.
+        pod_id = self.until("a sandbox", lambda: self.runtime.RunPodSandbox(sandbox, timeout=60)).pod_sandbox_id
+        present = self.images.status(ImageSpec(APP, handler))
+        image = present.id if present is not None else self.images.pull(ImageSpec(APP, handler))
         config = cri.ContainerConfig(
             metadata=cri.ContainerMetadata(name="app"), image=cri.ImageSpec(image=image), log_path="app.log"
         )
         config.linux.security_context.namespace_options.network = cri.NODE
-        request = cri.CreateContainerRequest(pod_sandbox_id=sandbox.pod_sandbox_id, config=config, sandbox_config=pod)
-        container = self.runtime.CreateContainer(request, timeout=60).container_id
+        create = cri.CreateContainerRequest(pod_sandbox_id=pod_id, config=config, sandbox_config=pod)
+        container = self.runtime.CreateContainer(create, timeout=60).container_id
         self.runtime.StartContainer(cri.StartContainerRequest(container_id=container), timeout=60)
-        self.wait("the container's first line", lambda: (logs / "app.log").read_text().index("\n"))
-        # Behind time, stream and a flag.
-        line = (logs / "app.log").read_text().splitlines()[0].split(" ", 3)[3]
+        # The line is behind time, stream and a flag.
+        read = (logs / "app.log").read_text
+        line = self.until("the container's first line", lambda: read()[: read().index("\n")]).split(" ", 3)[3]
         print(f"pod of runtime class {handler:5}: image {image[:19]}, its container writes: {line}")
         return line
-
-    def present(self, handler: str) -> str:
-        """The id of the image that a handler has; empty if it has none."""
-        spec = cri.ImageSpec(image=APP, runtime_handler=handler)
-        return self.images.ImageStatus(cri.ImageStatusRequest(image=spec), timeout=60).image.id
 
     def imagestore(self, *arguments: str) -> None:
         """Show what the command line prints."""
@@ -176,37 +170,33 @@ class Node:
 
     def command(self, *arguments: str) -> list[str]:
         """The command line with this node's store and configuration."""
-        return [
-            sys.executable,
-            "-m",
-            "imagestore",
-            "--root",
-            f"{self.folder}/store",
-            "--config",
-            str(self.config),
-            *arguments,
-        ]
+        options = ("--root", f"{self.folder}/store", "--config", str(self.config))
+        return [sys.executable, "-m", "imagestore", *options, *arguments]
 
     def start(self, name: str, *command: str) -> None:
         """A process in the background; its log is a file."""
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
 
-    def stop(self, name: str, *, kill: bool = False) -> None:
-        """End a process, by SIGKILL if wanted."""
-        process = self.processes.pop(name)
-        process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
-        process.wait(60)
-
-    def wait(self, what: str, attempt: Callable[[], object]) -> None:
-        """Until an attempt succeeds."""
+    def until(self, what: str, attempt: Callable[[], T]) -> T:
+        """The first success of an attempt."""
         for _ in range(600):
-            with contextlib.suppress(grpc.RpcError, OSError, ValueError):
-                attempt()
-                return
+            if any(process.poll() is not None for process in self.processes.values()):
+                break
+            with contextlib.suppress(grpc.RpcError, ImageStoreError, OSError, ValueError):
+                return attempt()
             time.sleep(0.05)
         logs = "".join(path.read_text()[-2000:] for path in self.folder.glob("*.log"))
-        raise SystemExit(f"{what}: not within 30 s\n{logs}")
+        raise SystemExit(f"never came: {what}\n{logs}")
+
+    def wipe_containerd(self) -> None:
+        """Kill it, and delete all that it has."""
+        self.remove_pods()
+        containerd = self.processes.pop("containerd")
+        containerd.kill()
+        containerd.wait()
+        for name in ("root", "state"):
+            shutil.rmtree(self.folder / name)
 
     def remove_pods(self) -> None:
         """End every pod, so that no process and no mount stays."""
@@ -214,31 +204,24 @@ class Node:
             self.runtime.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=pod.id), timeout=60)
             self.runtime.RemovePodSandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=pod.id), timeout=60)
 
-    def wipe(self) -> None:
-        """Delete all that containerd has; it must be ended, and have no pods."""
-        for name in ("root", "state"):
-            shutil.rmtree(self.folder / name)
-
     def close(self) -> None:
         """End everything."""
-        if self.processes and "containerd" not in self.processes:
-            self.start_containerd()
-        if self.processes:
+        if "containerd" in self.processes:
             self.remove_pods()
-        for name in list(self.processes):
-            self.stop(name)
+        self.images.close()
+        for process in self.processes.values():
+            process.terminate()
+            process.wait(60)
 
 
 def index_of(architectures: tuple[str, str], lines: tuple[str, str]) -> Image:
     """An index of images whose program writes a line and waits."""
+    entrypoint = {"config": {"Entrypoint": ["/run"]}}
+    programs = [program_layer(each.split("/")[1], line) for each, line in zip(architectures, lines, strict=True)]
     return build_index(
         [
-            build_image(
-                platform,
-                layers=[program_layer(platform.split("/")[1], line)],
-                config={"config": {"Entrypoint": ["/run"]}},
-            )
-            for platform, line in zip(architectures, lines, strict=True)
+            build_image(platform, layers=[program], config=entrypoint)
+            for platform, program in zip(architectures, programs, strict=True)
         ]
     )
 

@@ -120,9 +120,9 @@ class AsyncImageStore:
     Parameters, results and errors are those of the methods of :class:`imagestore.ImageStore`; callbacks, as observers,
     are called from worker threads. A cancelled task ends ``pull``, ``pull_sandbox_image``, ``plan``, ``match``,
     ``import_images``, ``export_images``, ``push``, ``copy``, ``unpack``, ``tag``, ``check`` and ``repair``, as a
-    ``cancel`` token does. It waits for the end of ``get``, ``list``, ``remove``, ``names_of``, ``delete``,
-    ``delete_each``, ``pin``, ``unpin``, ``untag``, ``touch``, ``usage``, ``why``, ``evict``, ``collect_garbage``,
-    ``sweep_strays`` and ``backup``.
+    ``cancel`` token does. It waits for the end of ``get``, ``list``, ``images_by_id``, ``image_group``, ``remove``,
+    ``names_of``, ``delete``, ``delete_each``, ``pin``, ``unpin``, ``untag``, ``touch``, ``note_in_use``, ``usage``,
+    ``why``, ``evict``, ``collect_garbage``, ``sweep_strays`` and ``backup``.
 
     Args:
         store: does the work; the caller closes it.
@@ -159,6 +159,9 @@ class AsyncImageStore:
     unpin = _look(ImageStore.unpin)
     untag = _look(ImageStore.untag)
     touch = _look(ImageStore.touch)
+    note_in_use = _look(ImageStore.note_in_use)
+    images_by_id = _look(ImageStore.images_by_id)
+    image_group = _look(ImageStore.image_group)
     usage = _look(ImageStore.usage)
     why = _look(ImageStore.why)
     evict = _look(ImageStore.evict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks.rows import again, copy, distant, match, mirror, pulls, shared, start, store, unpack
+from benchmarks.rows import again, copy, distant, match, mirror, publish, pulls, shared, start, store, unpack
 from benchmarks.suite.bench import Bench
 from benchmarks.suite.figures import Findings
 
@@ -44,6 +44,7 @@ ROWS: Final[dict[str, Row]] = {
     "MIRROR": mirror.serving,
     "NODES": mirror.nodes,
     "SHARED": shared.measure,
+    "PUBLISH": publish.measure,
     "START": start.measure,
     "MATCH": match.measure,
     "CRI": _cri,

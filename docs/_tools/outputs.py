@@ -490,9 +490,7 @@ OUTPUTS: Final[dict[str, Any]] = {
         "defaultRuntimeHandler": maybe(str),
         "handlers": [HANDLER],
         "findings": [FINDING],
-        "kubelet": maybe(
-            {"imageServiceEndpoint": str, "containerRuntimeEndpoint": str, "featureGates": mapping(bool)}
-        ),
+        "kubelet": maybe({"imageServiceEndpoint": str, "containerRuntimeEndpoint": str, "featureGates": mapping(bool)}),
         "passedOver": [str],
     },
     "config default": mapping(anything),

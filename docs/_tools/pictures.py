@@ -10,7 +10,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from docs._tools.diagram import diagram
+from docs._tools.diagram import diagram, node_diagram
 from imagestore.cli.main import main
 
 TOP: Final = Path(__file__).parents[2]
@@ -52,6 +52,7 @@ def pictures() -> dict[str, str]:
     check = _printed("--config", CONFIG, "config", "check", "--host", NODE)
     return {
         "images/architecture.svg": diagram(),
+        "images/kubernetes-node.svg": node_diagram(),
         "images/match.svg": _svg(matrix, "imagestore match python:3", "match"),
         "images/config-check.svg": _svg(check, "imagestore config check", "check"),
     }

@@ -40,7 +40,7 @@ MEANINGS: Final = {
     ExitStatus.NOT_FOUND: "no such image, repository, tag or content",
     ExitStatus.NO_MATCH: "the image has no manifest for the wanted platform",
     ExitStatus.ACCESS: "login needed, access denied, or refused by an image verifier",
-    ExitStatus.UNAVAILABLE: "the registry can't be reached, answers wrongly, or limits requests",
+    ExitStatus.UNAVAILABLE: "the registry or runtime can't be reached, answers wrongly, or limits requests",
     ExitStatus.INTEGRITY: "content is damaged or breaks the image format",
     ExitStatus.STORE: "the store is full, read-only, busy, damaged, unreadable or not there",
     ExitStatus.CONFIG: "the configuration is wrong, or the runtime handler unknown",

@@ -199,19 +199,13 @@ def _invoke(arguments: list[str] | None) -> int:
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             error = _with_place(error)
+        shown = io.StringIO()
+        error.show(shown)
         with contextlib.suppress(OSError):  # the exit status remains
-            _shown(error, sys.argv[1:] if arguments is None else arguments).show()
+            sys.stderr.write(_without_logins(shown.getvalue(), sys.argv[1:] if arguments is None else arguments))
         return error.exit_code
     except click.Abort:
         return _interrupted()
-
-
-def _shown(error: click.ClickException, words: Sequence[str]) -> click.ClickException:
-    """click's error as it may be shown: without the logins of the words that it quotes."""
-    message = _without_logins(error.format_message(), words)
-    return (
-        click.UsageError(message, error.ctx) if isinstance(error, click.UsageError) else click.ClickException(message)
-    )
 
 
 def _without_logins(message: str, words: Sequence[str]) -> str:

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 _MODE: Final = re.compile(r"0?[0-7]{3}")
 _PROXY_NAME: Final = "containerd"
+#: The folder of its content plugin, below its root.
+_CONTAINERD_CONTENT: Final = "io.containerd.content.v1.content"
 
 
 def mode(text: str) -> int:
@@ -146,7 +148,7 @@ def publish_settings(config: Config, address: str | None) -> PublishSettings | N
     default=16,
     show_default=True,
     metavar="N",
-    help="Pulls that run at one time; others wait.",
+    help="Pulls that run at one time; others wait. The first pull of a registry does not wait for other registries.",
 )
 @click.option(
     "--max-connections",
@@ -249,7 +251,7 @@ def serve(
     )
     signals.raise_if_signalled()
     try:
-        ServerProcess(settings, functools.partial(_opened, given)).run()
+        ServerProcess(settings, functools.partial(_opened, given, settings.publish is not None)).run()
     except ImageStoreError as error:
         if log_format != "json":
             raise
@@ -257,10 +259,14 @@ def serve(
         click.get_current_context().exit(exit_status(error))
 
 
-def _opened(given: App, config: Config | None) -> ImageStore:
+def _opened(given: App, is_publishing: bool, config: Config | None) -> ImageStore:
     """The store, with a configuration or the one on disk."""
     # A new App each time, since an App reads the configuration once.
     opened = replace(given, missing="make", is_freeing=True)
     if config is not None:
         opened.config = config
+    if is_publishing and not opened.is_shared:
+        # What containerd has already isn't fetched again.
+        content = Path(opened.config.containerd_root, _CONTAINERD_CONTENT)
+        opened.sources = tuple(dict.fromkeys((*given.sources, content)))
     return opened.store

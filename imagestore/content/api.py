@@ -27,9 +27,8 @@ BATCH: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ContentInfo:
-    """A blob in the store: ``size`` in bytes, ``modified_at`` in seconds since 1970.
-
-    Deleting a linked one, whose file has another name (as in containerd's content folder), frees nothing.
+    """A blob: ``size`` in bytes, ``modified_at`` in seconds since 1970; deleting a linked one (with another name, as in
+    containerd's content folder) frees nothing.
     """
 
     digest: Digest

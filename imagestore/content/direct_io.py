@@ -15,6 +15,7 @@ import functools
 import mmap
 import os
 import sys
+import threading
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     _Threads = tuple[ThreadPoolExecutor | None, ThreadPoolExecutor | None]
 
 BUFFER_BYTES: Final = 2 * 1024 * 1024
+#: Of a transfer beside which so many others are under way in this process: what slow ones together take is bounded.
+LESS_BUFFER_BYTES: Final = 128 * 1024
+MOST_LARGE_BUFFERS: Final = 48
+_large_buffers: Final = threading.BoundedSemaphore(MOST_LARGE_BUFFERS)
 #: What every device and file system accepts as alignment of offsets, lengths and addresses.
 BLOCK_BYTES: Final = 4096
 #: Less than this is not worth opening the file twice.
@@ -146,21 +151,27 @@ class IngestFiller:
         """
         is_large = expected >= LEAST_LARGE_BYTES
         self._direct = self._open_direct() if expected >= LEAST_DIRECT_BYTES else -1
+        # Never waited for: a slow transfer must not hold up another one.
+        has_large = _large_buffers.acquire(blocking=False)
+        buffer_bytes = BUFFER_BYTES if has_large else LESS_BUFFER_BYTES
         try:
             with (
                 one_thread("imagestore-hash") if is_large else contextlib.nullcontext() as hashing,
                 one_thread("imagestore-write") if is_large else contextlib.nullcontext() as writing,
             ):
-                self._fill_all(readinto, advanced, (hashing, writing), buffers=2 if is_large else 1)
+                buffers = [aligned_buffer(buffer_bytes) for _ in range(2 if is_large else 1)]
+                self._fill_all(readinto, advanced, (hashing, writing), buffers)
         finally:
+            if has_large:
+                _large_buffers.release()
             if self._direct >= 0:
                 os.close(self._direct)
 
     def _fill_all(
-        self, readinto: ReadInto, advanced: Callable[[int], None], threads: _Threads, *, buffers: int
+        self, readinto: ReadInto, advanced: Callable[[int], None], threads: _Threads, buffers: list[memoryview]
     ) -> None:
         # Buffers in turn, each with what must be done before it is filled again.
-        turns = deque((aligned_buffer(BUFFER_BYTES), list[Future[None]]()) for _ in range(buffers))
+        turns = deque((buffer, list[Future[None]]()) for buffer in buffers)
         try:
             is_over = False
             while not is_over:

@@ -6,8 +6,10 @@ downloaded, because access to an image is decided at its manifest. Joined reques
 leaves (deadline, cancelled call) doesn't affect the others; when the last one has left, the pull is cancelled, and its
 unfinished downloads stay as ingests for the next pull.
 
-A registry gets a further slot only while at least as many slots are free as it holds. So one slow registry gets about
-half of the slots, a second one half of the rest, and a registry without a slot gets the next free one.
+A registry without a running pull doesn't wait for those of others: its first pull begins at once, beyond the limit if
+that is reached, as long as fewer than ``FIRST_PULLS`` run beyond it. It gets a further slot only while at least as many
+slots are free as it holds. So any number of slow registries leaves room for the next one. Places in the line of waiting
+pulls are shared in the same way. All ports of an address are one registry.
 
 Everything here runs on one event loop; only the work of a pull runs in a thread.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import itertools
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -24,6 +27,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from imagestore.errors import OperationCancelledError, StoreBusyError
 from imagestore.oci.reference import Reference
 from imagestore.registry.events import BlobAdvanced, BlobDone, BlobStarted
+from imagestore.registry.transport.addresses import machine
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
@@ -36,8 +40,10 @@ if TYPE_CHECKING:
 
 #: Running pulls; each has threads for its blobs.
 PULLS_AT_ONCE: Final = 16
+#: Further running pulls, each the first one of its registry.
+FIRST_PULLS: Final = 128
 #: Waiting pulls; a node has a few hundred pods at most.
-MOST_WAITING: Final = 1000
+MOST_WAITING: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +108,21 @@ class NoPullMeter:
 
 
 class FairSlots:
-    """Slots for running pulls, granted in the order of requests as far as the registries' shares allow."""
+    """Slots for running pulls, granted in the order of requests as far as the registries' shares allow.
 
-    def __init__(self, limit: int) -> None:
+    Args:
+        limit: slots that are shared.
+        first: further ones, each for a registry that holds none.
+    """
+
+    def __init__(self, limit: int, *, first: int = 0) -> None:
+        # Below zero: so many of the further ones are granted.
         self._free = limit
+        self._first = first
         self._held: Counter[str] = Counter()
-        # In the order of requests.
-        self._waiting: dict[asyncio.Future[None], str] = {}
+        # By registry, and numbered in the order of requests.
+        self._waiting: dict[str, dict[asyncio.Future[None], int]] = {}
+        self._numbers = itertools.count()
 
     def try_acquire(self, host: str) -> bool:
         """Acquire a slot if that is possible at once."""
@@ -122,30 +136,39 @@ class FairSlots:
         if self.try_acquire(host):
             return
         granted = asyncio.get_running_loop().create_future()
-        self._waiting[granted] = host
+        self._waiting.setdefault(host, {})[granted] = next(self._numbers)
         try:
             await granted
         except asyncio.CancelledError:
-            if self._waiting.pop(granted, None) is None and not granted.cancelled():
+            if granted in self._waiting.get(host, ()):
+                self._leave(host, granted)
+            elif not granted.cancelled():
                 # The slot was granted in the same moment.
                 self.release(host)
             raise
 
     def release(self, host: str) -> None:
-        """Free a slot for the first waiting pull that may have it."""
+        """Free a slot for the first waiting pulls that may have one."""
         self._free += 1
         self._held[host] -= 1
         if not self._held[host]:
             del self._held[host]
-        for granted, waiting in list(self._waiting.items()):
-            if self._may_acquire(waiting):
-                del self._waiting[granted]
-                if not granted.done():
-                    self._grant(waiting)
-                    granted.set_result(None)
+        while may_have := [each for each in self._waiting if self._may_acquire(each)]:
+            first = min(may_have, key=lambda each: next(iter(self._waiting[each].values())))
+            granted = next(iter(self._waiting[first]))
+            self._leave(first, granted)
+            if not granted.done():
+                self._grant(first)
+                granted.set_result(None)
+
+    def _leave(self, host: str, waiting: asyncio.Future[None]) -> None:
+        del self._waiting[host][waiting]
+        if not self._waiting[host]:
+            del self._waiting[host]
 
     def _may_acquire(self, host: str) -> bool:
-        return self._free > 0 and self._free >= self._held[host]
+        held = self._held[host]
+        return self._free >= held if held else self._free > -self._first
 
     def _grant(self, host: str) -> None:
         self._free -= 1
@@ -193,17 +216,16 @@ class PullQueue:
     """Runs pulls; made and used on one event loop.
 
     Args:
-        limit: pulls that run at a time.
-        waiting: pulls that may wait; further ones are refused.
+        limit: pulls that run at a time, without the first ones of up to ``FIRST_PULLS`` registries.
+        waiting: pulls that may wait; further ones are refused, from a registry with many of them earlier.
         meter: counts pulls.
     """
 
     def __init__(
         self, *, limit: int = PULLS_AT_ONCE, waiting: int = MOST_WAITING, meter: PullMeter | None = None
     ) -> None:
-        self._slots = FairSlots(limit)
-        self._limit = limit
-        self._most_waiting = waiting
+        self._slots = FairSlots(limit, first=FIRST_PULLS)
+        self._line = FairSlots(waiting)
         self._meter = meter or NoPullMeter()
         self._waiting = 0
         self._shared: dict[PullKey, _SharedPull] = {}
@@ -249,11 +271,6 @@ class PullQueue:
             await asyncio.wait(list(self._tasks))
 
     def _begin(self, key: PullKey, work: Work) -> _SharedPull:
-        waiting = len(self._tasks) - self._limit
-        if waiting >= self._most_waiting:
-            raise StoreBusyError(
-                f"{key.reference}: too many pulls, {waiting} are waiting already", hint="try again later"
-            )
         shared = _SharedPull(CancelToken())
         shared.task = asyncio.get_running_loop().create_task(self._run(key, work, shared.token))
         self._shared[key] = shared
@@ -273,8 +290,8 @@ class PullQueue:
             del self._shared[key]
 
     async def _run(self, key: PullKey, work: Work, token: CancelToken) -> str:
-        host = Reference.parse(key.reference).host
-        await self._acquire_slot(host, token)
+        host = machine(Reference.parse(key.reference).host)
+        await self._acquire_slot(key, host, token)
         began_at, fetched, outcome = time.monotonic(), _FetchedBytes(), PullOutcome.FAILURE
         self._meter.pull_began(key.handler)
         try:
@@ -289,10 +306,14 @@ class PullQueue:
             seconds = time.monotonic() - began_at
             self._meter.pull_ended(key.handler, outcome=outcome, bytes_fetched=fetched.total, seconds=seconds)
 
-    async def _acquire_slot(self, host: str, token: CancelToken) -> None:
+    async def _acquire_slot(self, key: PullKey, host: str, token: CancelToken) -> None:
         """Wait for a slot, until every caller has left."""
         if self._slots.try_acquire(host):
             return
+        if not self._line.try_acquire(host):
+            raise StoreBusyError(
+                f"{key.reference}: too many pulls, {self._waiting} are waiting already", hint="try again later"
+            )
         loop = asyncio.get_running_loop()
         waiter = asyncio.ensure_future(self._slots.acquire(host))
 
@@ -308,6 +329,7 @@ class PullQueue:
             raise
         finally:
             self._count(-1)
+            self._line.release(host)
 
     def _count(self, change: int) -> None:
         self._waiting += change

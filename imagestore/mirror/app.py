@@ -51,8 +51,6 @@ _MOST_LISTED: Final = 10_000
 _NOT_FOUND: Final = frozenset(
     {Category.NOT_FOUND, Category.INVALID_ARGUMENT, Category.PERMISSION_DENIED, Category.UNAUTHENTICATED}
 )
-#: RFC 7234, section 5.5.1.
-_STALE: Final = '110 imagestore "Response is Stale"'
 
 
 class MirrorApp:
@@ -92,8 +90,6 @@ class MirrorApp:
             code = "RANGE_INVALID" if error.status == 416 else "UNSUPPORTED"
             response = _error(error.status, code, error.reason)
             response.headers.extend({name: error.headers[name] for name in _KEPT if name in error.headers})
-        except (ConnectionError, asyncio.CancelledError):
-            raise  # the client went away
         except Exception:
             log.exception("a request failed", extra={"path": request.path})
             response = _refusal(request, ServerError("the mirror's log says why"))
@@ -111,12 +107,8 @@ class MirrorApp:
         repository = self._repository(request)
         reference = repository.reference(request.match_info["reference"])
         found = await self._mirror.document(repository, reference)
-        headers = _headers(found.descriptor.digest)
+        headers = {**_headers(found.descriptor.digest), **found.freshness.headers()}
         headers["Content-Type"] = found.descriptor.media_type
-        if found.age_seconds:
-            headers["Age"] = str(int(found.age_seconds))
-        if found.is_stale:
-            headers["Warning"] = _STALE
         if request.method == "GET" and not repository.is_for_replica:
             self._mirror.counters.count("served_bytes", repository.upstream.name, len(found.raw))
         return web.Response(body=found.raw, headers=headers)
@@ -141,8 +133,9 @@ class MirrorApp:
 
     async def _tags(self, request: web.Request) -> web.Response:
         repository = self._repository(request)
-        tags = sorted(await self._mirror.lists.tags(repository))
-        page, headers = _page(request, tags)
+        tags, freshness = await self._mirror.lists.tags(repository)
+        page, headers = _page(request, sorted(tags))
+        headers |= freshness.headers()
         return web.json_response({"name": request.match_info["name"], "tags": page}, headers=headers)
 
     async def _catalog(self, request: web.Request) -> web.Response:
@@ -156,9 +149,8 @@ class MirrorApp:
     async def _referrers(self, request: web.Request) -> web.Response:
         repository, digest = self._repository(request), Digest.parse(request.match_info["digest"])
         artifact_type = request.query.get("artifactType", "")
-        found = await self._mirror.lists.referrers(repository, digest, artifact_type)
-        headers = _headers()
-        headers["Content-Type"] = OCI_INDEX
+        found, freshness = await self._mirror.lists.referrers(repository, digest, artifact_type)
+        headers = {**_headers(), **freshness.headers(), "Content-Type": OCI_INDEX}
         if artifact_type:
             headers["OCI-Filters-Applied"] = "artifactType"
         index = {
@@ -229,42 +221,48 @@ async def _send_blob(
     with contextlib.closing(source):
         size = source.descriptor.size
         start, end, status = _range(request, size)
+        if not size:
+            # Its answer is complete with the head.
+            await source.available(start, end)
         response = web.StreamResponse(status=status, headers={**headers, "Accept-Ranges": "bytes"})
         response.content_length = end - start
         if status == 206:
             response.headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-        await response.prepare(request)
         try:
+            await response.prepare(request)
             while start < end:
                 count = min(await source.available(start, end), start + _WINDOW_BYTES) - start
                 async with asyncio.timeout(_WINDOW_SECONDS):
                     await _send(request, response, source.file, start, count)
                 served(count)
                 start += count
+            await response.write_eof()
+        # The status line is sent, so no error answer is possible.
         except (ImageStoreError, RestartedError) as error:
             _cut_off(request, f"the blob can't be fetched: {error}")
         except TimeoutError:
             _cut_off(request, "it reads too slowly")
-        except ConnectionError:
-            raise  # the client went away
+        except ConnectionError as error:
+            _cut_off(request, f"it went away: {error}", level=logging.DEBUG)
+        except OSError as error:
+            _cut_off(request, f"the blob can't be sent: {error}")
         except Exception:
-            # The status line is sent, so no error answer is possible.
             log.exception("a blob can't be sent", extra={"path": request.path})
             _cut_off(request, "internal error")
-        else:
-            await response.write_eof()
         return response
 
 
 async def _send(request: web.Request, response: web.StreamResponse, file: BinaryIO, start: int, count: int) -> None:
     """Send part of a file; without TLS the kernel copies it."""
     transport = request.transport
-    if transport is None:
-        raise ConnectionResetError("the client went away")
+    if transport is None or transport.is_closing():
+        raise ConnectionResetError("it closed the connection")
     if transport.get_extra_info("sslcontext") is None:
-        if await asyncio.get_running_loop().sendfile(transport, file, start, count) != count:
-            raise RestartedError
-        return
+        # For this file or connection there may be no such call. asyncio's own substitute moves the file's position.
+        with contextlib.suppress(asyncio.SendfileNotAvailableError):
+            if await asyncio.get_running_loop().sendfile(transport, file, start, count, fallback=False) != count:
+                raise RestartedError
+            return
     end = start + count
     while start < end:
         piece = await asyncio.to_thread(os.pread, file.fileno(), min(_PIECE_BYTES, end - start), start)
@@ -274,9 +272,9 @@ async def _send(request: web.Request, response: web.StreamResponse, file: Binary
         start += len(piece)
 
 
-def _cut_off(request: web.Request, why: str) -> None:
+def _cut_off(request: web.Request, why: str, *, level: int = logging.WARNING) -> None:
     """End the connection, so that the body is seen to be incomplete."""
-    log.warning("disconnected a client: %s", why, extra={"path": request.path, "client": request.remote})
+    log.log(level, "disconnected a client: %s", why, extra={"path": request.path, "client": request.remote})
     if request.transport is not None:
         request.transport.abort()
 

@@ -1,10 +1,9 @@
-"""Answers requests for blobs: from the store if the upstream confirmed the blob, else by one fetch for all clients."""
+"""Answers requests for blobs: from the store if the repository's registry has the blob, else by one fetch for all."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import time
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ContentNotFoundError, ImageStoreError, IntegrityError, ReferenceNotFoundError
@@ -14,14 +13,14 @@ if TYPE_CHECKING:
 
     from imagestore.mirror.blobs import BlobSource, StoreBlobs
     from imagestore.mirror.catalogue import Catalogue
+    from imagestore.mirror.catalogue_values import KnownContent
+    from imagestore.mirror.confirmations import Confirmations
     from imagestore.mirror.counters import MirrorCounters
     from imagestore.mirror.fetching import BlobFetcher
-    from imagestore.mirror.retention import Retention
     from imagestore.mirror.sharing import SharedWork
     from imagestore.mirror.upstreams import Repository
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
-    from imagestore.registry import RegistryClient
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
     from imagestore.util.cancel import CancelToken
@@ -39,7 +38,7 @@ class BlobRequests:
         workers: lends the store.
         shared: asks upstreams.
         catalogue: knows what is here.
-        retention: leases it.
+        confirmations: that registries have it.
         counters: of requests.
         stored: opens blobs of the store.
         fetcher: fetches the others.
@@ -51,7 +50,7 @@ class BlobRequests:
         workers: StoreWorkers,
         shared: SharedWork,
         catalogue: Catalogue,
-        retention: Retention,
+        confirmations: Confirmations,
         counters: MirrorCounters,
         stored: StoreBlobs,
         fetcher: BlobFetcher,
@@ -60,7 +59,7 @@ class BlobRequests:
         self._workers = workers
         self._shared = shared
         self._catalogue = catalogue
-        self._retention = retention
+        self._confirmations = confirmations
         self._counters = counters
         self._stored = stored
         self._fetcher = fetcher
@@ -93,13 +92,12 @@ class BlobRequests:
         if stored is not None and await self._has_begun(stored):
             return stored, "hit"
         repository.table.refuse_offline(str(digest))
-        fill, is_joined = await self._fetcher.begun(repository, known)
+        if not known.is_confirmed and self._fetcher.is_of_another(repository, known.descriptor):
+            await self._confirmed(repository, digest)
+        fill, is_joined = await self._fetcher.begun(repository, known.descriptor)
         if not fill.is_verified:
             # Without an await in between: a fill that ends without readers closes its file.
             return fill.reader(), "joined" if is_joined else "fetched"
-        if fill.was_here:
-            # Another upstream or a pull brought it; whether this upstream has it too, only the upstream can say.
-            await self._confirmed(repository, digest)
         _, stored = await self._looked(repository, digest)
         if stored is None or not await self._has_begun(stored):
             raise ReferenceNotFoundError(f"{digest}: was evicted during the request")
@@ -111,8 +109,10 @@ class BlobRequests:
             return ""
 
         def _look(_: ImageStore) -> str:
-            known = self._catalogue.known(repository.upstream.name, repository.name, digest)
-            return self._stored.location(known.descriptor) if known is not None and known.is_confirmed else ""
+            upstream = repository.upstream.name
+            known = self._catalogue.known(upstream, repository.name, digest)
+            is_confirmed = known is not None and known.is_confirmed
+            return self._stored.location(upstream, known.descriptor) if known is not None and is_confirmed else ""
 
         found = await self._shared.quick(_look, str(digest))
         if found:
@@ -127,16 +127,20 @@ class BlobRequests:
             ImageStoreError: the upstream doesn't have it, or didn't answer in time.
         """
 
-        def _look(store: ImageStore) -> tuple[Descriptor | None, bool]:
+        def _look(store: ImageStore) -> Descriptor | None:
             known = self._catalogue.known(repository.upstream.name, repository.name, digest)
-            if known is None:
-                return None, False
-            return known.descriptor, known.is_confirmed and self._stored.has(store, known.descriptor)
+            if known is None or not known.is_confirmed:
+                return None
+            is_online = not repository.table.settings.is_offline
+            return known.descriptor if is_online or self._stored.has(store, known.descriptor) else None
 
-        known, is_here = await self._shared.quick(_look, str(digest))
-        if known is not None and (is_here or not repository.table.settings.is_offline):
-            return known
-        return await self._confirmed(repository, digest)
+        found = await self._shared.quick(_look, str(digest))
+        if found is None:
+            await self._confirmed(repository, digest)
+            found = await self._shared.quick(_look, str(digest))
+        if found is None:
+            raise ReferenceNotFoundError(f"{digest}: was removed from the catalogue during the request")
+        return found
 
     async def _has_begun(self, stored: BlobSource) -> bool:
         """Wait until a blob of the store can be sent; False if it is gone or damaged, and has to be fetched.
@@ -154,7 +158,7 @@ class BlobRequests:
             raise
         return True
 
-    async def _looked(self, repository: Repository, digest: Digest) -> tuple[Descriptor | None, BlobSource | None]:
+    async def _looked(self, repository: Repository, digest: Digest) -> tuple[KnownContent | None, BlobSource | None]:
         """See _look(); a blob that is opened too late is closed."""
         work = functools.partial(self._look, repository, digest)
         looking = asyncio.get_running_loop().create_task(self._workers.quick(work))
@@ -166,46 +170,35 @@ class BlobRequests:
 
     def _look(
         self, repository: Repository, digest: Digest, store: ImageStore
-    ) -> tuple[Descriptor | None, BlobSource | None]:
-        """What is known of a blob, and the open blob if it is here, whole, and confirmed by its upstream."""
+    ) -> tuple[KnownContent | None, BlobSource | None]:
+        """What is known of a blob, and the open blob if the repository's registry has it, and it is here and whole."""
         known = self._catalogue.known(repository.upstream.name, repository.name, digest)
-        if known is None or not known.is_confirmed:
-            return known.descriptor if known is not None else None, None
+        if known is None or not (known.is_confirmed and known.is_here):
+            return known, None
         try:
-            # None if it is damaged, or its size was stated wrongly. A fetch finds out which.
-            return known.descriptor, self._stored.open(store, known.descriptor)
+            # None if it is damaged. A fetch repairs it.
+            return known, self._stored.open(store, known.descriptor)
         except ContentNotFoundError:
             self._catalogue.forget_content(digest, lambda: not store.content.exists(digest))
-            return known.descriptor, None
+            return known, None
 
-    async def _confirmed(self, repository: Repository, digest: Digest) -> Descriptor:
-        """Ask the upstream whether it has a blob, and note its answer."""
+    async def _confirmed(self, repository: Repository, digest: Digest) -> None:
+        """Ask the repository's registry whether it has a blob, and note its answer.
+
+        Raises:
+            ImageStoreError: it doesn't have it, or didn't answer in time.
+        """
         repository.table.refuse_offline(str(digest))
-        upstream, reference = repository.upstream, repository.reference(str(digest))
         owner = repository.owner(str(digest))
 
-        def _find(client: RegistryClient, part: CancelToken) -> Descriptor:
-            return client.find_blob(reference, digest, cancel=part)
+        def _ask(store: ImageStore, token: CancelToken) -> None:
+            self._confirmations.ensure(store, repository, digest, owner=owner, cancel=token)
 
-        def _ask(store: ImageStore, token: CancelToken) -> Descriptor:
-            found, _ = repository.table.ask(upstream, owner, _find, cancel=token)
-            put = functools.partial(
-                self._catalogue.put_document, upstream.name, repository.name, found, (), now=time.time()
-            )
-            put(is_here=False)
-            self._retention.hold(store, upstream.name, [digest])
-            here = store.content.find(digest)
-            if here is not None and here.size == found.size:
-                put(is_here=True)
-                # Again: since it was leased, an eviction might have taken it from the lease.
-                self._retention.hold(store, upstream.name, [digest])
-            self._retention.release_unwanted(store, upstream.name, [digest])
-            return found
-
-        return await self._shared.once(("blob", repository.name, str(digest), owner), upstream, _ask, owner=owner)
+        key = ("blob", repository.name, str(digest), owner)
+        await self._shared.once(key, repository.upstream, _ask, owner=owner)
 
 
-def _close_found(looking: asyncio.Task[tuple[Descriptor | None, BlobSource | None]]) -> None:
+def _close_found(looking: asyncio.Task[tuple[KnownContent | None, BlobSource | None]]) -> None:
     if not looking.cancelled() and looking.exception() is None:
         _, stored = looking.result()
         if stored is not None:

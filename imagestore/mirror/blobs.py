@@ -102,8 +102,8 @@ class StoreBlobs(Protocol):
     def keep(self, blob: Descriptor, file: BinaryIO) -> None:
         """Take note of a blob that was just written to the store; the caller closes the file afterwards."""
 
-    def location(self, blob: Descriptor) -> str:
-        """A URL to redirect a client to; empty if the mirror has to send the blob."""
+    def location(self, upstream: str, blob: Descriptor) -> str:
+        """A URL to redirect a client of an upstream to; empty if the mirror has to send the blob."""
 
 
 class StoreFiles:
@@ -137,6 +137,6 @@ class StoreFiles:
     def keep(self, blob: Descriptor, file: BinaryIO) -> None:
         """Do nothing: the store has its file."""
 
-    def location(self, blob: Descriptor) -> str:
+    def location(self, upstream: str, blob: Descriptor) -> str:
         """A URL of the bucket, if the blob is there."""
-        return self._bucket.location(blob) if self._bucket is not None and self.redirects else ""
+        return self._bucket.location(upstream, blob) if self._bucket is not None and self.redirects else ""

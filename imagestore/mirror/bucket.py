@@ -1,7 +1,8 @@
 """A bucket behind a mirror's disk: all replicas find there what one of them fetched, also with an empty disk.
 
 A blob is uploaded after it was fetched from upstream and verified, and the bucket is asked before upstream is. If the
-configuration says so, clients are redirected to it by a signed URL.
+configuration says so, clients are redirected to it by a signed URL. Objects that the bucket's lifecycle rules deleted
+are uploaded again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
     StoreError,
 )
+from imagestore.mirror.seen_objects import SeenObjects
 from imagestore.util.cancel import CancelGroup
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from imagestore.content.bucket import BucketReader
     from imagestore.mirror.counters import MirrorCounters
     from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
     from imagestore.store.workers import StoreWorkers
     from imagestore.util.cancel import CancelToken
@@ -39,7 +42,6 @@ log = logging.getLogger(__name__)
 _THREADS: Final = 4
 #: Waiting uploads; one more is dropped, and made when the blob is fetched again.
 _MOST_WAITING: Final = 1_000
-_MOST_KNOWN: Final = 100_000
 _SIGNED_SECONDS: Final = 900.0
 _PATIENCE_SECONDS: Final = 10.0
 
@@ -67,8 +69,8 @@ class MirrorBucket:
         self._publishers = ThreadPoolExecutor(_THREADS, "publish")
         self._operations = CancelGroup()
         self._lock = threading.Lock()
-        self._waiting = 0
-        self._known: set[Descriptor] = set()
+        self._uploads: set[Digest] = set()
+        self._seen = SeenObjects()
 
     def blob(
         self,
@@ -88,33 +90,44 @@ class MirrorBucket:
         try:
             found = self._bucket.open(descriptor.digest, descriptor.size, offset=offset, cancel=cancel)
         except ContentNotFoundError as error:
+            self._seen.forget(descriptor)
             raise ReferenceNotFoundError(str(error)) from error
         except (StoreError, PreconditionError) as error:
             raise RegistryUnavailableError(str(error)) from error
-        self._note(descriptor)
+        self._seen.note(descriptor)
         return found
 
-    def location(self, descriptor: Descriptor) -> str:
-        """A signed URL of a blob; empty if the bucket doesn't have it, or can't be asked."""
+    def location(self, upstream: str, descriptor: Descriptor) -> str:
+        """A signed URL of a blob; empty if the bucket doesn't have it, or can't be asked.
+
+        If the bucket doesn't have it and the store does, it is uploaded.
+        """
         try:
-            if descriptor not in self._known and self._bucket.size(descriptor.digest) != descriptor.size:
+            if not self._seen.has(descriptor) and not self._is_there(descriptor):
+                self.publish(upstream, descriptor)
                 return ""
-            self._note(descriptor)
             return self._bucket.signed(descriptor.digest, _SIGNED_SECONDS)
         except (StoreError, PreconditionError) as error:
             log.warning("clients aren't redirected to the bucket: %s", error)
             return ""
 
+    def _is_there(self, descriptor: Descriptor) -> bool:
+        """Ask the bucket, and remember what it says."""
+        is_there = self._bucket.size(descriptor.digest) == descriptor.size
+        (self._seen.note if is_there else self._seen.forget)(descriptor)
+        return is_there
+
     def publish(self, upstream: str, descriptor: Descriptor) -> None:
-        """Upload a blob of the store in the background."""
+        """Upload a blob of the store in the background, unless the bucket has it."""
+        digest = descriptor.digest
         with self._lock:
-            if descriptor in self._known or self._waiting >= _MOST_WAITING:
+            if self._seen.has(descriptor) or digest in self._uploads or len(self._uploads) >= _MOST_WAITING:
                 return
-            self._waiting += 1
+            self._uploads.add(digest)
         try:
             self._publishers.submit(self._publish, upstream, descriptor)
         except RuntimeError:  # the mirror stops
-            self._published()
+            self._published(digest)
 
     def close(self) -> None:
         """End uploads; those that didn't finish are made when the blob is fetched again."""
@@ -125,24 +138,19 @@ class MirrorBucket:
         digest, size = descriptor.digest, descriptor.size
         try:
             with self._workers.lend() as store, self._operations.joined(None) as cancel:
-                if self._bucket.size(digest) != size:
+                # It may have been evicted since; then the next fetch uploads it.
+                if store.content.exists(digest) and not self._is_there(descriptor):
                     with store.content.open(digest) as file:
                         self._bucket.put(digest, size, file, cancel=cancel)
                     self._counters.count("bucket_written_bytes", upstream, size)
-            self._note(descriptor)
+                    self._seen.note(descriptor)
         except ImageStoreError as error:
             log.warning("a blob can't be uploaded to the bucket: %s", error, extra={"digest": str(digest)})
         except Exception:
             log.exception("a blob can't be uploaded to the bucket", extra={"digest": str(digest)})
         finally:
-            self._published()
+            self._published(digest)
 
-    def _published(self) -> None:
+    def _published(self, digest: Digest) -> None:
         with self._lock:
-            self._waiting -= 1
-
-    def _note(self, descriptor: Descriptor) -> None:
-        with self._lock:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known.add(descriptor)
+            self._uploads.discard(digest)

@@ -11,13 +11,12 @@ and lease together without one lock for both: content is noted here first, lease
 from __future__ import annotations
 
 import dataclasses
-import enum
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.mirror import catalogue_sql as sql
 from imagestore.mirror.catalogue_database import RememberedAnswers
+from imagestore.mirror.catalogue_values import CachedTag, EvictedContent, KnownContent
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCTETS
@@ -27,69 +26,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from imagestore.mirror.catalogue_database import CatalogueDatabase, Changes, Transaction, Values
+    from imagestore.mirror.catalogue_values import Reservation
 
 _MARK_BITS: Final = 62
-
-
-@dataclass(frozen=True, slots=True)
-class CachedTag:
-    """Where a tag led when its upstream was last asked, ``checked_at`` seconds since 1970."""
-
-    target: Descriptor
-    checked_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class KnownContent:
-    """What is known of content of a repository.
-
-    Attributes:
-        descriptor: by the documents that name it.
-        is_confirmed: its upstream is known to have it: it came from there, or the upstream said so. A document that
-            names content is no proof: anyone can push one that names content of another upstream.
-    """
-
-    descriptor: Descriptor
-    is_confirmed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """Room for a blob of ``size`` bytes that the replica ``owner`` is fetching; several for one blob count once.
-
-    It doesn't count from ``ends_at`` on (seconds since 1970), since its replica is dead then.
-    """
-
-    id: str
-    owner: str
-    upstream: str
-    digest: Digest
-    size: int
-    ends_at: float
-
-
-class Outcome(enum.Enum):
-    """What one attempt to reserve did."""
-
-    RESERVED = "there is room, and it is reserved"
-    EVICTED = "a document was evicted, and there isn't room yet"
-    REFUSED = "there is no room, and nothing may be evicted"
-
-
-@dataclass(frozen=True, slots=True)
-class ReserveResult:
-    """The outcome of an attempt to reserve, and whether it evicted content (see ``Catalogue.evicted``)."""
-
-    outcome: Outcome
-    has_evicted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class EvictedContent:
-    """Content that is still under the lease; ``mark`` tells this eviction from a later one of the same content."""
-
-    digest: Digest
-    mark: int
 
 
 class Catalogue:
@@ -122,12 +61,9 @@ class Catalogue:
         return _descriptor(found[0]) if found else None
 
     def known(self, upstream: str, name: str, digest: Digest) -> KnownContent | None:
-        """Anything that a repository is known to have: documents, and what they name.
-
-        If documents disagree about a size, that of the content in the store counts.
-        """
+        """Anything that documents of a repository are or name, and blobs that were asked for alone."""
         found = self._remembered(sql.KNOWN, upstream=upstream, name=name, digest=str(digest))
-        return KnownContent(_descriptor(found[0]), bool(found[0][3])) if found else None
+        return KnownContent(_descriptor(found[0]), bool(found[0][3]), bool(found[0][4])) if found else None
 
     def put_document(
         self,
@@ -137,13 +73,21 @@ class Catalogue:
         parts: Sequence[Descriptor],
         *,
         tag: str = "",
-        is_here: bool = True,
+        checked_at: float | None = None,
         now: float,
     ) -> None:
-        """Note a document, served now, what it names, and the tag that leads to it; an empty tag is none.
+        """Note a document that its registry served, and that is going to be in the store.
 
-        A document first known as a blob may turn out to be a manifest, never the other way round. The size of content
-        in the store stays, unless the new one is of content in the store, too.
+        A document first known as a blob may turn out to be a manifest, never the other way round.
+
+        Args:
+            upstream: of the repository.
+            name: of the repository.
+            document: which.
+            parts: what it names.
+            tag: leads to it; empty for none.
+            checked_at: when the registry said so; None for now.
+            now: when it is served.
         """
         digest = str(document.digest)
 
@@ -151,23 +95,38 @@ class Catalogue:
             transaction.lock(upstream)
             transaction.tell()
             _put_document(transaction, upstream, name, document, now)
-            values = {"name": name, "parent": digest}
+            values: Values = {"name": name, "parent": digest}
             transaction.run_many(sql.PUT_PART, [{**values, **_values(part)} for part in parts])
-            _put_blob(transaction, upstream, document, is_here=is_here)
+            transaction.run(sql.CONFIRM_PARTS, values)
+            transaction.run(sql.CONFIRM, {"name": name, "digest": digest})
+            _put_blob(transaction, upstream, document)
             if tag:
-                transaction.run(sql.PUT_TAG, {"name": name, "tag": tag, "digest": digest, "now": now})
+                values = {"name": name, "tag": tag, "digest": digest}
+                transaction.run(sql.PUT_TAG, {**values, "checked_at": now if checked_at is None else checked_at})
 
         self._database.write(_put)
 
+    def confirm(self, upstream: str, name: str, blob: Descriptor, *, now: float) -> None:
+        """Note that a repository's registry has content.
+
+        Content that nothing of the repository names becomes a document, to be evictable.
+        """
+
+        def _confirm(transaction: Transaction) -> None:
+            transaction.lock(upstream)
+            transaction.tell()
+            _confirm_blob(transaction, upstream, name, blob, now)
+
+        self._database.write(_confirm)
+
     def put_blob(self, upstream: str, name: str, blob: Descriptor, *, now: float) -> None:
-        """Note content in the store. Content that nothing of the upstream names becomes a document, to be evictable."""
+        """Note verified content in the store that a repository's registry has; see ``confirm``."""
 
         def _put(transaction: Transaction) -> None:
             transaction.lock(upstream)
             transaction.tell()
-            _put_blob(transaction, upstream, blob, is_here=True)
-            if not transaction.rows(sql.NAMED, {"upstream": upstream, "digest": str(blob.digest)}):
-                _put_document(transaction, upstream, name, Descriptor(OCTETS, blob.digest, blob.size), now)
+            _put_blob(transaction, upstream, blob)
+            _confirm_blob(transaction, upstream, name, blob, now)
 
         self._database.write(_put)
 
@@ -194,8 +153,15 @@ class Catalogue:
         self._database.write(_forget)
 
     def distrust(self, name: str, digest: Digest) -> None:
-        """Forget a blob that is a document of its own, since the size that its upstream stated was wrong."""
-        self._change(sql.DISTRUST, name=name, digest=str(digest), octets=OCTETS)
+        """Forget that a repository's registry has a blob, since what it stated or sent was wrong."""
+
+        def _distrust(transaction: Transaction) -> None:
+            transaction.tell()
+            values: Values = {"name": name, "digest": str(digest)}
+            transaction.run(sql.DISTRUST, {**values, "octets": OCTETS})
+            transaction.run(sql.DISTRUST_PARTS, values)
+
+        self._database.write(_distrust)
 
     def drop_tag(self, name: str, tag: str) -> None:
         """Forget a tag that its upstream doesn't have any more."""
@@ -209,39 +175,46 @@ class Catalogue:
         """Size of the content in the store, by upstream; of every upstream with any row of content or documents."""
         return {upstream: int(size) for upstream, size in self._query(sql.USED)}
 
-    def try_to_reserve(
-        self, wanted: Reservation, *, quota_bytes: int | None, not_since: float, now: float
-    ) -> ReserveResult:
-        """Reserve room; if the quota has none, evict the one document that wasn't served for the longest time.
+    def try_to_reserve(self, wanted: Reservation, *, quota_bytes: int | None, not_since: float, now: float) -> bool:
+        """Reserve room if the quota has it, or would have it after evictions; whether it was reserved.
 
-        Content in the store and reserved content count, each once. A document that is being fetched, or names content
-        that is (the wanted blob included), isn't evicted, nor one that was served since ``not_since``. Its tags go with
-        it. Content that no other document of the upstream names stops counting, and is listed by ``evicted``.
+        Content in the store and reserved content count, each once. Nothing is evicted: see ``evict_oldest``.
         """
-        upstream = wanted.upstream
+        values: Values = {"upstream": wanted.upstream, "now": now}
 
-        def _is_within(transaction: Transaction) -> bool:
+        def _reserve(transaction: Transaction) -> bool:
+            transaction.lock(wanted.upstream)
+            transaction.run(sql.END_DEAD_RESERVATIONS, values)
+            # Before room is looked for, since it spares what names it.
+            transaction.run(sql.RESERVE, {**dataclasses.asdict(wanted), "digest": str(wanted.digest)})
             if quota_bytes is None:
                 return True
-            ((taken,),) = transaction.rows(sql.TAKEN, {"upstream": upstream, "now": now})
-            return int(taken) <= quota_bytes
-
-        def _reserve(transaction: Transaction) -> ReserveResult:
-            transaction.lock(upstream)
-            transaction.run(sql.END_DEAD_RESERVATIONS, {"upstream": upstream, "now": now})
-            # Before room is looked for, so that the eviction spares it.
-            transaction.run(sql.RESERVE, {**dataclasses.asdict(wanted), "digest": str(wanted.digest)})
-            if _is_within(transaction):
-                return ReserveResult(Outcome.RESERVED, has_evicted=False)
-            has_evicted = _evict_oldest(transaction, upstream, not_since)
-            if has_evicted:
-                transaction.tell()
-            if has_evicted and _is_within(transaction):
-                return ReserveResult(Outcome.RESERVED, has_evicted=True)
+            left = quota_bytes - _total(transaction, sql.TO_COME, values)
+            if _total(transaction, sql.USED_OF, {"upstream": wanted.upstream}) <= left:
+                return True
+            if _total(transaction, sql.KEPT, {"upstream": wanted.upstream, "not_since": not_since}) <= left:
+                return True
             transaction.run(sql.END_RESERVATION, {"id": wanted.id})
-            return ReserveResult(Outcome.EVICTED if has_evicted else Outcome.REFUSED, has_evicted)
+            return False
 
         return self._database.write(_reserve)
+
+    def evict_oldest(self, upstream: str, *, quota_bytes: int, not_since: float) -> bool:
+        """Evict the document that wasn't served for the longest time, if the quota is exceeded; whether one was.
+
+        A document that is being fetched, or names content that is, isn't evicted, nor one that was served since
+        ``not_since``. Its tags go with it. Content that no other document of the upstream names stops counting, and is
+        listed by ``evicted``.
+        """
+
+        def _look_and_evict(transaction: Transaction) -> bool:
+            transaction.lock(upstream)
+            if _total(transaction, sql.USED_OF, {"upstream": upstream}) <= quota_bytes:
+                return False
+            transaction.tell()
+            return _evict_oldest(transaction, upstream, not_since)
+
+        return self._database.write(_look_and_evict)
 
     def renew_reservations(self, owner: str, *, ends_at: float) -> None:
         """Set the end of all reservations of a replica."""
@@ -344,9 +317,21 @@ def _put_document(transaction: Transaction, upstream: str, name: str, document: 
     transaction.run(sql.PUT_DOCUMENT, values)
 
 
-def _put_blob(transaction: Transaction, upstream: str, blob: Descriptor, *, is_here: bool) -> None:
+def _put_blob(transaction: Transaction, upstream: str, blob: Descriptor) -> None:
     values = {"upstream": upstream, "digest": str(blob.digest), "size": blob.size}
-    transaction.run(sql.PUT_BLOB, {**values, "is_here": int(is_here), "mark": secrets.randbits(_MARK_BITS)})
+    transaction.run(sql.PUT_BLOB, {**values, "mark": secrets.randbits(_MARK_BITS)})
+
+
+def _confirm_blob(transaction: Transaction, upstream: str, name: str, blob: Descriptor, now: float) -> None:
+    values: Values = {"name": name, "digest": str(blob.digest)}
+    transaction.run(sql.CONFIRM, values)
+    if not transaction.rows(sql.NAMED, values):
+        _put_document(transaction, upstream, name, Descriptor(OCTETS, blob.digest, blob.size), now)
+
+
+def _total(transaction: Transaction, statement: str, values: Values) -> int:
+    ((total,),) = transaction.rows(statement, values)
+    return int(total)
 
 
 def _evict_oldest(transaction: Transaction, upstream: str, not_since: float) -> bool:

@@ -1,5 +1,6 @@
 """A folder of whole, verified copies of content, within a quota: the least recently used are deleted.
 
+A copy makes room for its bytes as they come, so that one that fails, or is larger than the quota, deletes no others.
 A growing copy has a file with another suffix, and is renamed when it is whole. Growing files that a killed process left
 are deleted at the start. A reader that has a deleted copy open can read it to its end.
 """
@@ -41,12 +42,14 @@ class GrowingCopy:
         size: how many bytes it will have.
         path: its file.
         file: the same, open for writing without a buffer.
+        counted: how many of its bytes count against the quota.
     """
 
     digest: Digest
     size: int
     path: str
     file: BinaryIO
+    counted: int = 0
 
 
 @dataclass(slots=True)
@@ -61,7 +64,7 @@ class CopyFolder:
     Args:
         path: made when missing.
         quota_bytes: what copies may take, growing ones included. A larger copy is made all the same for its readers,
-            and deleted when it is whole.
+            doesn't count, and is deleted when it is whole.
 
     Raises:
         StoreBusyError: another process has the folder.
@@ -123,7 +126,7 @@ class CopyFolder:
         return file
 
     def begin(self, digest: Digest, size: int) -> GrowingCopy:
-        """Make the file of a copy, and delete others to make room. finish() or abandon() it.
+        """Make the file of a copy. grow() it, and finish() or abandon() it.
 
         Raises:
             StoreError: it can't be made.
@@ -131,9 +134,14 @@ class CopyFolder:
         path = f"{self._file(digest)}.{secrets.token_hex(8)}{_GROWING}"
         with translated("make", path):
             file = open(path, "xb", buffering=0)  # noqa: SIM115 - the caller's
-        self._growing_bytes += size
-        self._evict()
         return GrowingCopy(digest, size, path, file)
+
+    def grow(self, copy: GrowingCopy, written: int) -> None:
+        """Note how many bytes of a copy are written, and delete others to make room for them."""
+        if copy.size <= self._quota:
+            self._growing_bytes += written - copy.counted
+            copy.counted = written
+            self._evict()
 
     def finish(self, copy: GrowingCopy) -> None:
         """Rename a copy that is whole, verified and synced.
@@ -141,10 +149,13 @@ class CopyFolder:
         Raises:
             StoreError: it can't be renamed; abandon() it.
         """
+        if copy.size > self._quota:
+            self.abandon(copy)
+            return
         with translated("rename", copy.path):
             os.rename(copy.path, self._file(copy.digest))
         copy.file.close()
-        self._growing_bytes -= copy.size
+        self._growing_bytes -= copy.counted
         before = self._whole.pop(copy.digest, None)
         self._whole[copy.digest] = _Whole(copy.size, time.time())
         self._used += copy.size - (before.size if before is not None else 0)
@@ -153,7 +164,7 @@ class CopyFolder:
     def abandon(self, copy: GrowingCopy) -> None:
         """Delete a copy that isn't going to be whole."""
         copy.file.close()
-        self._growing_bytes -= copy.size
+        self._growing_bytes -= copy.counted
         _unlink(copy.path)
 
     def drop(self, digest: Digest) -> None:

@@ -21,6 +21,7 @@ from imagestore.errors import (
     IntegrityError,
     ReferenceNotFoundError,
 )
+from imagestore.mirror.freshness import FRESH, Freshness
 from imagestore.oci.index import Index
 from imagestore.oci.manifest import Manifest
 from imagestore.oci.media_types import Kind
@@ -30,12 +31,13 @@ from imagestore.store.pull.fetch_pipeline import ingest_ref
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from imagestore.config import HandlerPlatform
     from imagestore.config.model import Upstream
     from imagestore.mirror.blobs import StoreBlobs
-    from imagestore.mirror.catalogue import CachedTag, Catalogue
+    from imagestore.mirror.catalogue import Catalogue
+    from imagestore.mirror.catalogue_values import CachedTag
     from imagestore.mirror.counters import MirrorCounters
     from imagestore.mirror.retention import Retention
     from imagestore.mirror.upstreams import Repository
@@ -59,15 +61,13 @@ class ServedDocument:
     Attributes:
         descriptor: of the document.
         raw: its bytes, verified.
-        age_seconds: since its upstream said that the tag leads to it; 0 for one asked for by digest.
-        is_stale: the upstream has to be asked whether the tag still leads to it.
+        freshness: since when its upstream says that the tag leads to it, and whether it has to be asked again.
         is_new: the upstream sent it just now.
     """
 
     descriptor: Descriptor
     raw: bytes
-    age_seconds: float = 0.0
-    is_stale: bool = False
+    freshness: Freshness = FRESH
     is_new: bool = False
 
 
@@ -102,7 +102,8 @@ class DocumentSource:
         if tag is None or raw is None:
             return None
         is_fresh = repository.table.settings.is_offline or self._is_fresh(repository, reference.tag, tag)
-        return ServedDocument(tag.target, raw, max(0.0, self._clock() - tag.checked_at), is_stale=not is_fresh)
+        age = max(0.0, self._clock() - tag.checked_at)
+        return ServedDocument(tag.target, raw, Freshness(age, is_stale=not is_fresh))
 
     def ask(
         self,
@@ -130,15 +131,24 @@ class DocumentSource:
             StoreError, OperationCancelledError: it can't be kept, or was cancelled.
         """
 
-        def _resolve(client: RegistryClient, token: CancelToken) -> tuple[Descriptor, bytes | None]:
-            return client.resolve_whole(reference, known=() if known is None else [known], cancel=token)
+        def _resolve(client: RegistryClient, token: CancelToken) -> tuple[Descriptor, bytes | None, Freshness]:
+            headers: list[Mapping[str, str]] = []
+            documents = () if known is None else [known]
+            target, raw = client.resolve_whole(reference, known=documents, answered=headers.append, cancel=token)
+            return target, raw, Freshness.of(headers[-1])
 
+        # An age counts from the request on, not from the answer (RFC 9111, section 4.2.3).
+        asked_at = self._clock()
         try:
-            (target, raw), is_from_replica = repository.table.ask(repository.upstream, owner, _resolve, cancel=cancel)
+            answer, is_from_replica = repository.table.ask(repository.upstream, owner, _resolve, cancel=cancel)
         except ReferenceNotFoundError:
             if reference.digest is None:
                 self._catalogue.drop_tag(repository.name, reference.tag)
             raise
+        target, raw, freshness = answer
+        if reference.digest is not None or not (is_from_replica or freshness.is_stale):
+            # It can't change; or a cache in front of the registry states its own age.
+            freshness = FRESH
         is_new = raw is not None
         if raw is None:
             raw = self._stored.read(store, target.digest, limit_bytes=MAX_DOCUMENT_BYTES)
@@ -146,22 +156,29 @@ class DocumentSource:
             self._counters.count(
                 "replicated_bytes" if is_from_replica else "fetched_bytes", repository.upstream.name, len(raw)
             )
-        named = self._note(store, repository, target, raw, tag="" if reference.digest is not None else reference.tag)
-        self._keep(store, target, raw, cancel)
+        checked_at = asked_at - freshness.age_seconds
+        tag = "" if reference.digest is not None else reference.tag
+        if freshness.is_stale and self._is_newer(repository, tag, checked_at):
+            tag = ""
+        with self._retention.room(store, repository.upstream, target) if is_new else contextlib.nullcontext():
+            named = self._note(store, repository, target, raw, tag=tag, checked_at=checked_at)
+            self._keep(store, target, raw, cancel)
         self._release_if_evicted(store, repository, named)
-        return ServedDocument(target, raw, is_new=is_new)
+        return ServedDocument(target, raw, freshness, is_new=is_new)
 
     def _by_digest(self, store: ImageStore, repository: Repository, digest: Digest) -> ServedDocument | None:
         found = self._catalogue.known(repository.upstream.name, repository.name, digest)
-        if found is None or not found.is_confirmed or found.descriptor.kind not in (Kind.INDEX, Kind.MANIFEST):
+        if found is None or not (found.is_confirmed and found.is_here):
             return None
         known = found.descriptor
+        if known.kind not in (Kind.INDEX, Kind.MANIFEST):
+            return None
         raw = self._read(store, known)
         if raw is None:
             return None
         if self._catalogue.document(repository.name, digest) is None:
-            # It was fetched for another repository of the upstream; from now on it belongs to this one, too.
-            self._release_if_evicted(store, repository, self._note(store, repository, known, raw, tag=""))
+            # It was asked for as a blob; now what it names belongs to the repository, too.
+            self._release_if_evicted(store, repository, self._note(store, repository, known, raw))
         return ServedDocument(known, raw)
 
     def _release_if_evicted(self, store: ImageStore, repository: Repository, named: list[Digest]) -> None:
@@ -170,11 +187,20 @@ class DocumentSource:
             self._retention.release_unwanted(store, repository.upstream.name, named)
 
     def _note(
-        self, store: ImageStore, repository: Repository, target: Descriptor, raw: bytes, *, tag: str
+        self,
+        store: ImageStore,
+        repository: Repository,
+        target: Descriptor,
+        raw: bytes,
+        *,
+        tag: str = "",
+        checked_at: float | None = None,
     ) -> list[Digest]:
         """Note a document, and lease it and all that it names; their digests, the document's first."""
         parts, now = named_by(target, raw), self._clock()
-        self._catalogue.put_document(repository.upstream.name, repository.name, target, parts, tag=tag, now=now)
+        self._catalogue.put_document(
+            repository.upstream.name, repository.name, target, parts, tag=tag, checked_at=checked_at, now=now
+        )
         named = [target.digest, *(part.digest for part in parts)]
         self._retention.hold(store, repository.upstream.name, named)
         return named
@@ -199,6 +225,11 @@ class DocumentSource:
             store.content.delete_damaged(document.digest)
         self._catalogue.forget_content(document.digest, lambda: not store.content.exists(document.digest))
         return None
+
+    def _is_newer(self, repository: Repository, tag: str, checked_at: float) -> bool:
+        """Whether the catalogue knows where a tag led at a later time."""
+        cached = self._catalogue.tag(repository.name, tag)
+        return cached is not None and cached.checked_at > checked_at
 
     def _is_fresh(self, repository: Repository, tag: str, cached: CachedTag) -> bool:
         upstream = repository.upstream

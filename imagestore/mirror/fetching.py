@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from imagestore.mirror.blobs import StoreBlobs
     from imagestore.mirror.bucket import MirrorBucket
     from imagestore.mirror.catalogue import Catalogue
+    from imagestore.mirror.confirmations import Confirmations
     from imagestore.mirror.counters import MirrorCounters
     from imagestore.mirror.retention import Retention
     from imagestore.mirror.sharing import SharedWork
@@ -57,6 +58,7 @@ class BlobFetcher:
         workers: StoreWorkers,
         shared: SharedWork,
         catalogue: Catalogue,
+        confirmations: Confirmations,
         retention: Retention,
         counters: MirrorCounters,
         stored: StoreBlobs,
@@ -65,6 +67,7 @@ class BlobFetcher:
         self._workers = workers
         self._shared = shared
         self._catalogue = catalogue
+        self._confirmations = confirmations
         self._retention = retention
         self._counters = counters
         self._stored = stored
@@ -79,38 +82,58 @@ class BlobFetcher:
         """The fetches that aren't over."""
         return [fill for fill in self._fills.values() if not fill.is_over]
 
+    def is_of_another(self, repository: Repository, blob: Descriptor) -> bool:
+        """Whether ``begun`` would give the fetch of another repository: only a confirmed one may read along."""
+        return any(fill.repository != repository.name for fill in self._live(repository, blob).values())
+
+    def _live(self, repository: Repository, blob: Descriptor) -> dict[_Key, Fill]:
+        key = (repository.upstream.name, blob.digest, blob.size)
+        return {each: fill for each, fill in self._fills.items() if each[:3] == key and not fill.is_over}
+
     async def begun(self, repository: Repository, blob: Descriptor) -> tuple[Fill, bool]:
         """The fetch of a blob, once its source sends, and whether it was under way already; repositories share it.
+
+        Either the repository's registry is known to have the blob, or not ``is_of_another``.
 
         Raises:
             ImageStoreError: it failed, or didn't begin in time.
         """
         self._refuse_distrusted(repository.upstream, blob)
-        fill, is_joined = self._fill(repository, blob)
-        await self._begun(fill)
+        fill, is_joined = self._fill(repository, blob, self._live(repository, blob))
+        try:
+            await self._begun(fill)
+        except ImageStoreError:
+            if fill.error is None or fill.repository == repository.name:
+                raise
+            # The other repository doesn't have the blob, which says nothing about this one.
+            live = {
+                key: each for key, each in self._live(repository, blob).items() if each.repository == repository.name
+            }
+            fill, is_joined = self._fill(repository, blob, live)
+            await self._begun(fill)
         return fill, is_joined
 
     def _refuse_distrusted(self, upstream: Upstream, blob: Descriptor) -> None:
         if self._loop.time() < self._distrusted.get((upstream.name, blob.digest, blob.size), 0.0):
             raise ReferenceNotFoundError(f"{blob.digest}: its upstream sent wrong content a moment ago")
 
-    def _fill(self, repository: Repository, blob: Descriptor) -> tuple[Fill, bool]:
+    def _fill(self, repository: Repository, blob: Descriptor, live: dict[_Key, Fill]) -> tuple[Fill, bool]:
+        """One of the live fetches, or a new one; and whether it is joined."""
         upstream = repository.upstream
         # A fetch for another replica doesn't join one that waits for a replica: both would wait for each other.
         owner = repository.owner(str(blob.digest))
         key = (upstream.name, blob.digest, blob.size, owner)
-        live = {each: fill for each, fill in self._fills.items() if each[:3] == key[:3] and not fill.is_over}
         joined = live.get(key) or (None if repository.is_for_replica else next(iter(live.values()), None))
         if joined is not None:
             return joined, True
-        fill = self._fills[key] = Fill(blob, self._loop, _queue_of(upstream, owner))
+        fill = self._fills[key] = Fill(blob, self._loop, _queue_of(upstream, owner), repository.name)
         work = functools.partial(self._fetch, fill, repository, owner)
         threads = self._shared.threads(upstream)
         future = self._loop.run_in_executor(threads.replica_fetchers if owner else threads.fetchers, work)
-        future.add_done_callback(functools.partial(self._fetched, key, fill))
+        future.add_done_callback(functools.partial(self._ended, key, fill))
         return fill, False
 
-    def _fetched(self, key: _Key, fill: Fill, future: asyncio.Future[ImageStoreError | None]) -> None:
+    def _ended(self, key: _Key, fill: Fill, future: asyncio.Future[ImageStoreError | None]) -> None:
         if self._fills.get(key) is fill:
             del self._fills[key]
         if not future.cancelled() and isinstance(future.result(), IntegrityError):
@@ -156,7 +179,13 @@ class BlobFetcher:
         upstream, blob = repository.upstream, fill.descriptor
         self._retention.hold(store, upstream.name, [blob.digest])
         try:
-            is_new = self._fetched_and_noted(store, fill, repository, owner, token)
+            with self._retention.room(store, upstream, blob, is_here=store.content.exists(blob.digest)):
+                is_here = self._is_here(store, repository, blob, owner, token)
+                is_new = not is_here and self._fetched(store, fill, repository, owner, token)
+                # Another fetch may have brought it since the look.
+                if not (is_here or is_new or self._is_here(store, repository, blob, owner, token)):
+                    raise ReferenceNotFoundError(f"{blob.digest}: was evicted during the request")
+                self._catalogue.put_blob(upstream.name, repository.name, blob, now=time.time())
         except IntegrityError:
             self._catalogue.distrust(repository.name, blob.digest)
             raise
@@ -170,68 +199,50 @@ class BlobFetcher:
         else:
             fill.tell(fill.find_here)
 
-    def _fetched_and_noted(
-        self, store: ImageStore, fill: Fill, repository: Repository, owner: str, token: CancelToken
+    def _is_here(
+        self, store: ImageStore, repository: Repository, blob: Descriptor, owner: str, token: CancelToken
     ) -> bool:
-        """Fetch a blob and note it, under one reservation; False if it was in the store."""
-        upstream, blob = repository.upstream, fill.descriptor
-        with contextlib.ExitStack() as reserved:
-            if self._is_here(store, upstream, blob):
-                return False
-            if not self._fetched_new(store, fill, repository, owner, token, reserved):
-                return False
-            self._catalogue.put_blob(upstream.name, repository.name, blob, now=time.time())
-        return True
-
-    def _is_here(self, store: ImageStore, upstream: Upstream, blob: Descriptor) -> bool:
-        """Whether a blob is in the store already; a damaged one is deleted.
+        """Whether a blob of the repository is in the store already; a damaged one is deleted.
 
         Raises:
+            RegistryError: something of this digest is in the store, and the repository's registry doesn't have it.
             SizeMismatchError: the blob in the store has another size.
-            StoreFullError: it is in the store, and the upstream's quota has no room for it.
         """
         here = store.content.find(blob.digest)
         if here is None:
             return False
+        # Before anything is said of it, its size included.
+        self._confirmations.ensure(store, repository, blob.digest, owner=owner, cancel=token)
         if here.size == blob.size:
-            # If another upstream brought it, it is going to count for this one, too.
-            self._retention.end_reservation(self._retention.reserve(store, upstream, blob, is_here=True))
             return True
         if store.content.delete_damaged(blob.digest):
             raise SizeMismatchError(str(blob.digest), expected=blob.size, actual=here.size)
         self._catalogue.forget_content(blob.digest, lambda: not store.content.exists(blob.digest))
         return False
 
-    def _fetched_new(
-        self,
-        store: ImageStore,
-        fill: Fill,
-        repository: Repository,
-        owner: str,
-        token: CancelToken,
-        reserved: contextlib.ExitStack,
-    ) -> bool:
-        """Make room for a blob until ``reserved`` ends, and fetch it; False if another fetch brought it."""
-        upstream, blob = repository.upstream, fill.descriptor
-        # Unverified bytes of one upstream aren't shared with another one. An ingest from a replica has its own name, or
-        # two replicas would wait for each other's ingests.
-        ref = f"mirror/{upstream.name}/{'replica' if owner else 'upstream'}/{blob.size}/{blob.digest}"
-        reference, sources = repository.reference(str(blob.digest)), self._sources(repository, owner, token)
-        reserved.callback(self._retention.end_reservation, self._retention.reserve(store, upstream, blob))
+    def _fetched(self, store: ImageStore, fill: Fill, repository: Repository, owner: str, token: CancelToken) -> bool:
+        """Fetch a blob; False if another fetch brought it."""
+        blob = fill.descriptor
+        # Unverified bytes of one repository aren't shared with another one. An ingest from a replica has its own name,
+        # or two replicas would wait for each other's ingests.
+        ref = f"mirror/{repository.name}/{'replica' if owner else 'upstream'}/{blob.size}/{blob.digest}"
+        sources = self._sources(store, repository, blob, owner, token)
         # Again: before it was reserved, an eviction might have taken it from the lease.
-        self._retention.hold(store, upstream.name, [blob.digest])
+        self._retention.hold(store, repository.upstream.name, [blob.digest])
         return fetch(
             fill,
             ref=ref,
             content=store.content,
             sources=sources,
-            reference=reference,
+            reference=repository.reference(str(blob.digest)),
             cancel=token,
             keep=functools.partial(self._stored.keep, blob),
         )
 
-    def _sources(self, repository: Repository, owner: str, token: CancelToken) -> list[Source]:
-        """Its owner, if that is another replica; the bucket; the upstream."""
+    def _sources(
+        self, store: ImageStore, repository: Repository, blob: Descriptor, owner: str, token: CancelToken
+    ) -> list[Source]:
+        """Its owner, if that is another replica; the bucket, if the upstream has the blob; the upstream."""
         upstreams, upstream = repository.table, repository.upstream
         queue = _queue_of(upstream, owner)
 
@@ -249,12 +260,16 @@ class BlobFetcher:
             self._advanced[queue] = self._loop.time()
             self._counters.count("bucket_read_bytes", upstream.name, count)
 
+        def _confirm() -> None:
+            with token.child(deadline_seconds=_OPENING_SECONDS) as part:
+                self._confirmations.ensure(store, repository, blob.digest, owner="", cancel=part)
+
         found = []
         if owner:
             client, seconds = upstreams.client(upstream, owner), upstreams.owner_seconds
             found.append(Source(client, _replicated, seconds, lambda: upstreams.note_failure(owner)))
         if self._bucket is not None:
-            found.append(Source(self._bucket, _read))
+            found.append(Source(self._bucket, _read, before=_confirm))
         admit = functools.partial(upstreams.admit, upstream, cancel=token)
         client = upstreams.client(upstream, "")
         return [*found, Source(client, _received, opening_seconds=_OPENING_SECONDS, before=admit)]

@@ -26,6 +26,9 @@ HELD_BACK_BYTES: Final = 64 * 1024
 class RestartedError(Exception):
     """The bytes read so far are damaged, and the blob is fetched again from its beginning."""
 
+    def __str__(self) -> str:
+        return "what was sent of it is damaged"
+
 
 class Fill:
     """The state of one fetch, as readers see it. Methods are the event loop's, but for ``tell``.
@@ -34,11 +37,15 @@ class Fill:
         descriptor: of the blob.
         loop: the readers'.
         queue: names the queue in which it waits.
+        repository: names the repository for which it is fetched.
     """
 
-    def __init__(self, descriptor: Descriptor, loop: asyncio.AbstractEventLoop, queue: str = "") -> None:
+    def __init__(
+        self, descriptor: Descriptor, loop: asyncio.AbstractEventLoop, queue: str = "", repository: str = ""
+    ) -> None:
         self.descriptor = descriptor
         self.queue = queue
+        self.repository = repository
         #: The blob is whole, verified and in the store.
         self.is_verified = False
         #: It has left the queue.
@@ -174,7 +181,9 @@ class FillReader:
                 if self._has_read:
                     raise RestartedError
                 self._restarts = fill._restarts
-            limit = end if fill.is_verified else min(fill._written, end - HELD_BACK_BYTES)
+            if fill.is_verified:
+                return end
+            limit = min(fill._written, end - HELD_BACK_BYTES)
             if limit > start:
                 self._has_read = True
                 return limit

@@ -8,9 +8,10 @@ import ipaddress
 import logging
 import re
 import ssl
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from imagestore.errors import ConfigError, InvalidInputError, ServerError
 from imagestore.mirror.app import Handler, MirrorApp
@@ -97,6 +98,7 @@ class Listener:
             application,
             handle_signals=False,
             access_log=None,
+            logger=_ServerLog(logging.getLogger("aiohttp.server")),
             keepalive_timeout=_KEEP_ALIVE_SECONDS,
             max_line_size=_MOST_HEAD_BYTES,
             max_field_size=_MOST_HEAD_BYTES,
@@ -172,6 +174,17 @@ class Listener:
                 if loop.time() - since >= _STUCK_SECONDS:
                     log.warning("disconnected a client that takes no bytes")
                     each.abort()
+
+
+class _ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """aiohttp's log, in which a client that sends no HTTP is a line."""
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **named: Any) -> None:
+        """Log an error with its traceback, unless it is the client's."""
+        if isinstance(exc_info, HttpProcessingError):
+            log.debug("refused what is no HTTP request: %s", " ".join(exc_info.message.split()))
+        else:
+            super().exception(msg, *args, exc_info=exc_info, **named)
 
 
 class _Refused(asyncio.Protocol):

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from imagestore.errors import ImageStoreError, ReferenceNotFoundError
+from imagestore.mirror.freshness import FRESH, Freshness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +39,8 @@ class ListSource:
         """Ask for all lists again, since the table changed."""
         self._lists.clear()
 
-    async def tags(self, repository: Repository) -> tuple[str, ...]:
-        """The tags of a repository: its upstream's, or those in the catalogue if the upstream can't be asked.
+    async def tags(self, repository: Repository) -> tuple[tuple[str, ...], Freshness]:
+        """The tags of a repository: its upstream's, or those in the catalogue, stale, if the upstream can't be asked.
 
         Raises:
             ImageStoreError: the upstream can't be asked, and the catalogue has none.
@@ -57,9 +58,11 @@ class ListSource:
             is_no = isinstance(error, ReferenceNotFoundError) and not is_offline
             if not here or is_no or not (repository.upstream.serves_stale or is_offline):
                 raise
-            return here
+            return here, Freshness(is_stale=not is_offline)
 
-    async def referrers(self, repository: Repository, digest: Digest, artifact_type: str) -> Referrers:
+    async def referrers(
+        self, repository: Repository, digest: Digest, artifact_type: str
+    ) -> tuple[Referrers, Freshness]:
         """The referrers of a document.
 
         Raises:
@@ -78,12 +81,12 @@ class ListSource:
         key: tuple[str, ...],
         repository: Repository,
         ask: Callable[[RegistryClient, CancelToken], T],
-    ) -> T:
+    ) -> tuple[T, Freshness]:
         """A list, asked for again when it isn't fresh."""
         upstream, clock = repository.upstream, asyncio.get_running_loop().time
         listed_at, value = self._lists.get(key, (-math.inf, None))
         if clock() - listed_at < upstream.fresh_seconds:
-            return cast("T", value)
+            return cast("T", value), Freshness(clock() - listed_at)
 
         def _asked(_: ImageStore, token: CancelToken) -> T:
             answer, _is_owners = repository.table.ask(upstream, "", ask, cancel=token)
@@ -93,4 +96,4 @@ class ListSource:
         if len(self._lists) >= _MOST_LISTS:
             self._lists.clear()
         self._lists[key] = (clock(), found)
-        return found
+        return found, FRESH

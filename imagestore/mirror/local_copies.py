@@ -7,6 +7,7 @@ upstream. The last bytes are held back until the copy is verified.
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import os
 import threading
@@ -95,8 +96,8 @@ class LocalCopies:
         """What whole copies take."""
         return self._folder.used_bytes
 
-    def location(self, blob: Descriptor) -> str:
-        """A URL to redirect a client to; empty if the mirror has to send the blob."""
+    def location(self, upstream: str, blob: Descriptor) -> str:
+        """A URL to redirect a client of an upstream to; empty if the mirror has to send the blob."""
         return self._locate(blob) if self._locate is not None else ""
 
     def has(self, store: ImageStore, blob: Descriptor) -> bool:
@@ -205,6 +206,7 @@ class LocalCopies:
                 copy.file.write(data)
                 os.fdatasync(copy.file.fileno())
                 with self._lock:
+                    self._folder.grow(copy, len(data))
                     self._folder.finish(copy)
             except BaseException:
                 with self._lock:
@@ -218,7 +220,7 @@ class LocalCopies:
         failure: ImageStoreError | None = None
         try:
             with self._operations.joined(None) as cancel:
-                _Copying(copy, fill, cancel).run(self._content, given)
+                _Copying(copy, fill, cancel, functools.partial(self._grown, copy)).run(self._content, given)
                 os.fdatasync(copy.file.fileno())
                 with self._lock:
                     self._folder.finish(copy)
@@ -238,14 +240,19 @@ class LocalCopies:
             given.close()
         fill.tell(fill.finish, failure)
 
+    def _grown(self, copy: GrowingCopy, written: int) -> None:
+        with self._lock:
+            self._folder.grow(copy, written)
+
 
 class _Copying:
-    """One copy, in its thread."""
+    """One copy, in its thread; ``grown`` is called with the number of bytes that are written."""
 
-    def __init__(self, copy: GrowingCopy, fill: Fill, cancel: CancelToken) -> None:
+    def __init__(self, copy: GrowingCopy, fill: Fill, cancel: CancelToken, grown: Callable[[int], None]) -> None:
         self._copy = copy
         self._fill = fill
         self._cancel = cancel
+        self._grown = grown
         self._verifier = Verifier(copy.digest, copy.size)
         self._buffer = memoryview(bytearray(_PIECE_BYTES))
 
@@ -300,6 +307,7 @@ class _Copying:
             self._verifier.update(piece)
             while piece:
                 piece = piece[self._copy.file.write(piece) :]
+            self._grown(self._verifier.received)
             self._fill.tell(self._fill.advance, self._verifier.received)
         self._verifier.finish()
 
@@ -307,6 +315,7 @@ class _Copying:
         self._copy.file.seek(0)
         self._copy.file.truncate()
         self._verifier = Verifier(self._copy.digest, self._copy.size)
+        self._grown(0)
         self._fill.tell(self._fill.restart)
 
 

@@ -1,8 +1,10 @@
 """What keeps a mirror's content from being collected, and what evicts it.
 
 Each upstream has one lease. It holds all content that the upstream's documents name, in the store or not, so a client
-that got a manifest here finds its blobs here too. A quota is counted from the catalogue's rows and enforced before a
-fetch: the documents served least recently are evicted first, those served within some minutes never.
+that got a manifest here finds its blobs here too. A quota is counted from the catalogue's rows. Content that it can't
+hold, whatever is evicted, is refused before it is fetched. Content that came, and is verified, makes room for itself:
+the documents served least recently are evicted first, those served within some minutes never. So a fetch that fails,
+or a size that is a lie, evicts nothing.
 
 Replicas may share the catalogue and the lease. So content is noted in the catalogue before it is leased. Evicted
 content is taken from the lease first, and leased again if the catalogue has it again by then. After content was leased,
@@ -19,14 +21,15 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, ImageStoreError, LeaseNotFoundError, StoreFullError
-from imagestore.mirror.catalogue import Outcome, Reservation
+from imagestore.mirror.catalogue_values import Reservation
 from imagestore.store.garbage import sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from imagestore.config.model import Upstream
-    from imagestore.mirror.catalogue import Catalogue, EvictedContent
+    from imagestore.mirror.catalogue import Catalogue
+    from imagestore.mirror.catalogue_values import EvictedContent
     from imagestore.mirror.counters import MirrorCounters
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
@@ -125,8 +128,23 @@ class Retention:
         if is_evicted:
             self._release_evicted(store, upstream)
 
+    @contextlib.contextmanager
+    def room(
+        self, store: ImageStore, upstream: Upstream, content: Descriptor, *, is_here: bool = False
+    ) -> Iterator[None]:
+        """Reserve room for content while it is fetched. When the block ends without an error, it counts; make its room.
+
+        Args and errors are those of ``reserve``.
+        """
+        id_ = self.reserve(store, upstream, content, is_here=is_here)
+        try:
+            yield
+            self._make_room(store, upstream)
+        finally:
+            self.end_reservation(id_)
+
     def reserve(self, store: ImageStore, upstream: Upstream, blob: Descriptor, *, is_here: bool = False) -> str:
-        """Make room in the upstream's quota for a blob that is going to be fetched.
+        """Reserve room in the upstream's quota for a blob that is going to be fetched; nothing is evicted yet.
 
         Args:
             store: has the content.
@@ -140,38 +158,44 @@ class Retention:
         Raises:
             StoreFullError: the quota or the disk has no room for it, whatever is evicted.
         """
-        has_evicted = False
-        try:
-            while True:
-                now = self._clock()
-                wanted = Reservation(
-                    secrets.token_hex(16), self._owner, upstream.name, blob.digest, blob.size, now + RESERVED_SECONDS
-                )
-                result = self._catalogue.try_to_reserve(
-                    wanted, quota_bytes=upstream.quota_bytes, not_since=now - SPARED_SECONDS, now=now
-                )
-                has_evicted |= result.has_evicted
-                if result.outcome is Outcome.RESERVED:
-                    break
-                if result.outcome is Outcome.REFUSED:
-                    self._counters.count("quota_refusals", upstream.name)
-                    raise StoreFullError(
-                        f"upstream {upstream.name}: its quota of {upstream.quota_bytes} bytes has no room; what is here"
-                        " was served a moment ago",
-                        hint="raise the quota",
-                    )
-        finally:
-            if has_evicted:
-                self._release_evicted(store, upstream.name)
+        now = self._clock()
+        wanted = Reservation(
+            secrets.token_hex(16), self._owner, upstream.name, blob.digest, blob.size, now + RESERVED_SECONDS
+        )
+        not_since = now - SPARED_SECONDS
+        if not self._catalogue.try_to_reserve(wanted, quota_bytes=upstream.quota_bytes, not_since=not_since, now=now):
+            self._counters.count("quota_refusals", upstream.name)
+            raise StoreFullError(
+                f"upstream {upstream.name}: its quota of {upstream.quota_bytes} bytes has no room for {blob.size} bytes"
+                " beside what is on its way or was served a moment ago",
+                hint="raise the quota",
+            )
         free = store.content.free_bytes()
         if not is_here and blob.size > free:
             self._catalogue.end_reservation(wanted.id)
-            raise StoreFullError(f"{blob.digest}: needs {blob.size} bytes, the disk has room for {free}")
+            raise StoreFullError(
+                f"{blob.digest}: needs {blob.size} bytes, the disk has room for {free}",
+                hint="lower the quotas, so that the disk has room for downloads beside what they hold",
+            )
         return wanted.id
 
     def end_reservation(self, id_: str) -> None:
         """See ``reserve``."""
         self._catalogue.end_reservation(id_)
+
+    def _make_room(self, store: ImageStore, upstream: Upstream) -> None:
+        """Evict until the upstream is within its quota, or all that is left was served a moment ago."""
+        quota, has_evicted = upstream.quota_bytes, False
+        if quota is None:
+            return
+        try:
+            while self._catalogue.evict_oldest(
+                upstream.name, quota_bytes=quota, not_since=self._clock() - SPARED_SECONDS
+            ):
+                has_evicted = True
+        finally:
+            if has_evicted:
+                self._release_evicted(store, upstream.name)
 
     def renew_reservations(self) -> None:
         """Show that this replica lives; at least once in half of ``RESERVED_SECONDS``."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import ImageStoreError, RateLimitedError, ReferenceNotFoundError, RegistryUnavailableError
 from imagestore.mirror.backing import open_backing
 from imagestore.mirror.blob_requests import BlobRequests, result_of
+from imagestore.mirror.confirmations import Confirmations
 from imagestore.mirror.counters import MirrorCounters
 from imagestore.mirror.documents import DocumentSource, named_by, wanted_manifests
 from imagestore.mirror.fetching import BlobFetcher
@@ -99,9 +100,10 @@ class Mirror:
         except BaseException:
             await asyncio.to_thread(backing.close)
             raise
-        common = (self._workers, self._shared, self._catalogue, self._retention, self.counters, backing.stored)
-        self._fetcher = BlobFetcher(*common, backing.bucket)
-        self.blobs = BlobRequests(*common, self._fetcher, self._note_use)
+        confirmations = Confirmations(self._catalogue, self._retention)
+        common = (self._workers, self._shared, self._catalogue, confirmations)
+        self._fetcher = BlobFetcher(*common, self._retention, self.counters, backing.stored, backing.bucket)
+        self.blobs = BlobRequests(*common, self.counters, backing.stored, self._fetcher, self._note_use)
         self._spawn(self._renew())
 
     def _open_table(self, store: ImageStore) -> None:
@@ -146,7 +148,7 @@ class Mirror:
         """A document, and the result to count."""
         upstream, text = repository.upstream, str(reference)
         cached = await self._shared.quick(lambda store: self._documents.cached(store, repository, reference), text)
-        if cached is not None and not cached.is_stale:
+        if cached is not None and not cached.freshness.is_stale:
             return cached, "hit"
         repository.table.refuse_offline(text)
         stale = cached if upstream.serves_stale else None
@@ -160,8 +162,8 @@ class Mirror:
 
         key = ("document", text, owner)
         is_joined = self._shared.is_asked(key)
-        # With a stale document to serve, a client needn't wait the whole answer time.
-        share = 1.0 if stale is None else 0.5
+        # With a stale document to serve, a client needn't wait the whole answer time. A replica waits half of it.
+        share = 1.0 if stale is None else 0.25 if repository.is_for_replica else 0.5
         try:
             found = await self._shared.once(key, upstream, _ask, owner=owner, share=share)
         except ReferenceNotFoundError:
@@ -174,6 +176,9 @@ class Mirror:
             log.warning("%s is stale: %s", reference, error, extra={"upstream": upstream.name})
             return stale, "stale"
         self._resting.pop(text, None)
+        if found.freshness.is_stale:
+            stale = stale or found
+            return min(stale, found, key=lambda each: each.freshness.age_seconds), "stale"
         return found, "hit" if not found.is_new else "joined" if is_joined else "fetched"
 
     def _rest(self, reference: str) -> None:

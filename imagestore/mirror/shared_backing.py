@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.shared_store import SharedContentStore
@@ -18,6 +16,7 @@ from imagestore.mirror.backing import Backing
 from imagestore.mirror.catalogue import Catalogue
 from imagestore.mirror.catalogue_sql import TABLES, VERSION
 from imagestore.mirror.local_copies import LocalCopies
+from imagestore.mirror.seen_objects import SeenObjects
 
 if TYPE_CHECKING:
     import asyncio
@@ -34,9 +33,6 @@ log = logging.getLogger(__name__)
 #: The folder of copies in the machine's folder.
 COPIES: Final = "mirror"
 _SIGNED_SECONDS: Final = 900.0
-#: An object that was seen is taken to be in the bucket for so long.
-_SEEN_SECONDS: Final = 60.0
-_MOST_SEEN: Final = 10_000
 
 
 def open_shared_backing(
@@ -64,7 +60,7 @@ def open_shared_backing(
             f"mirror: its table names the bucket {settings.bucket.url}, and the store's content is in {content.name}",
             hint="name the store's own there, or none",
         )
-    locate = SeenObjects(workers).location if settings.bucket is not None and settings.bucket.redirects else None
+    locate = SharedRedirects(workers).location if settings.bucket is not None and settings.bucket.redirects else None
 
     @contextlib.contextmanager
     def _lent() -> Iterator[ContentStore]:
@@ -80,13 +76,12 @@ def open_shared_backing(
         return Backing(catalogue, stored, None, is_alone=False, close=opened.pop_all().close)
 
 
-class SeenObjects:
-    """Redirects clients to the bucket for objects that were seen there; thread-safe."""
+class SharedRedirects:
+    """Redirects clients to the store's own bucket; thread-safe."""
 
     def __init__(self, workers: StoreWorkers) -> None:
         self._workers = workers
-        self._lock = threading.Lock()
-        self._seen: dict[str, float] = {}
+        self._seen = SeenObjects()
 
     def location(self, blob: Descriptor) -> str:
         """A signed URL of a blob; empty if its object isn't there, or the bucket can't be asked."""
@@ -106,14 +101,9 @@ class SeenObjects:
             return ""
 
     def _is_there(self, content: SharedContentStore, blob: Descriptor) -> bool:
-        text, now = str(blob.digest), time.monotonic()
-        with self._lock:
-            if now < self._seen.get(text, 0.0):
-                return True
+        if self._seen.has(blob):
+            return True
         if not content.has_object(blob.digest):
             return False
-        with self._lock:
-            if len(self._seen) >= _MOST_SEEN:
-                self._seen.clear()
-            self._seen[text] = now + _SEEN_SECONDS
+        self._seen.note(blob)
         return True

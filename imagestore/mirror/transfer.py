@@ -14,6 +14,7 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     RegistryError,
     SizeMismatchError,
+    StoreFullError,
 )
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ def fetch(
         with content.writer(ref, expected=descriptor.digest, total=descriptor.size, cancel=cancel) as writer:
             try:
                 _Transfer(fill, writer, reference, cancel, keep).run(sources)
-            except IntegrityError:
+            except (IntegrityError, StoreFullError):
+                # Wrong, or in the way of what others fetch.
                 writer.abort()
                 raise
     except AlreadyExistsError:

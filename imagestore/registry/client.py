@@ -22,7 +22,7 @@ from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
 from imagestore.registry.events import ignore
 from imagestore.registry.limits import TransferSlots
 from imagestore.registry.listing import Referrers, list_referrers, list_repositories, list_tags
-from imagestore.registry.manifests import ask_head, confirm_by_digest, read_document, read_verified
+from imagestore.registry.manifests import ask_head, confirm_by_digest, read_document, read_verified, unheard
 from imagestore.registry.mirrors import Breaker, first_served
 from imagestore.registry.operation import Operations
 from imagestore.registry.policy import TransferPolicy
@@ -31,7 +31,7 @@ from imagestore.registry.retry import HostPauses, Timing
 from imagestore.registry.session import Call, ClientContext, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
     from collections.abc import Set as AbstractSet
     from typing import Self
 
@@ -125,13 +125,24 @@ class RegistryClient:
         return self.resolve_whole(reference, known=known, cancel=cancel)[0]
 
     def resolve_whole(
-        self, reference: Reference, *, known: Collection[Descriptor] = (), cancel: CancelToken
+        self,
+        reference: Reference,
+        *,
+        known: Collection[Descriptor] = (),
+        answered: Callable[[Mapping[str, str]], None] = unheard,
+        cancel: CancelToken,
     ) -> tuple[Descriptor, bytes | None]:
         """The index or manifest that a reference leads to, and its bytes. A digest decides, whatever the tag says.
 
         The document is fetched with one GET, and its bytes decide; a header is only a hint. If the caller has documents
         (``known``), a HEAD is sent first, which registries don't count as a pull: if it names one of them, that one is
         returned, without bytes. A HEAD that fails or names another digest is followed by the GET at once.
+
+        Args:
+            reference: with a tag or a digest.
+            known: documents that the caller has.
+            answered: called with the headers of each answer; the last ones belong to the document that is returned.
+            cancel: ends it.
 
         Raises:
             IntegrityError: the server has something else under this digest.
@@ -146,10 +157,10 @@ class RegistryClient:
         known_by_digest = {descriptor.digest: descriptor for descriptor in known}
 
         def _ask(session: Session) -> tuple[Descriptor, bytes | None]:
-            claimed = ask_head(session, call, wanted) if known_by_digest else None
+            claimed = ask_head(session, call, wanted, answered) if known_by_digest else None
             if claimed in known_by_digest:
                 return known_by_digest[claimed], None
-            target, body, claimed = session.call(call, lambda response: read_document(response, wanted, what))
+            target, body, claimed = session.call(call, lambda response: read_document(response, wanted, what, answered))
             if claimed is not None and claimed.is_verifiable and wanted is None and claimed != target.digest:
                 confirm_by_digest(session, call, target, claimed)
             return target, body

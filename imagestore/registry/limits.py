@@ -1,7 +1,8 @@
 """Limits the number of transfers from one host at a time, over all pulls of a client.
 
 A registry (or a NAT in front of it) counts connections, not images: ten pulls with three layers each must not become
-thirty connections. A transfer of a blob takes a slot at its host and releases it at its end.
+thirty connections. A transfer of a blob takes a slot at its host and releases it at its end. All ports
+of an address are one host.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import threading
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from imagestore.registry.transport.addresses import machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +28,7 @@ class TransferSlots:
         if most < 1:
             raise ValueError(f"expected at least one connection for each host, got {most}")
         self._most = most
-        self._hosts: dict[Origin, _Host] = {}
+        self._hosts: dict[str, _Host] = {}
 
     def take(self, origin: Origin, *, cancel: CancelToken) -> Slot:
         """Wait for a slot at a host.
@@ -42,7 +45,7 @@ class TransferSlots:
         return len(self._host(origin).waiting)
 
     def _host(self, origin: Origin) -> _Host:
-        return self._hosts.setdefault(origin, _Host(self._most))
+        return self._hosts.setdefault(machine(origin.host), _Host(self._most))
 
 
 class _Host:

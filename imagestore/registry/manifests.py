@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from imagestore.errors import (
     DigestMismatchError,
@@ -33,6 +33,8 @@ from imagestore.registry.content_coding import coding, coding_as_hint, decoded, 
 from imagestore.registry.errors_body import failure
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     import httpx
 
     from imagestore.registry.session import Call, Session
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
+
+#: Gets the headers of an answer.
+Answered: TypeAlias = "Callable[[Mapping[str, str]], None]"
 
 _DOCUMENTS: Final = frozenset({Kind.INDEX, Kind.MANIFEST})
 # What servers send for files of unknown type: web servers, object stores, and guesses by the "extension" of a tag like
@@ -71,6 +76,10 @@ _PAGES: Final = frozenset({"text/html", "application/xhtml+xml"})
 _PAGE_HINT: Final = (
     "that is the type of a web page: perhaps no registry answers, or a proxy in between wants a login first"
 )
+
+
+def unheard(_headers: Mapping[str, str]) -> None:
+    """Ignore the headers of an answer."""
 
 
 def is_document(descriptor: Descriptor) -> bool:
@@ -197,25 +206,26 @@ def _type_inside(body: bytes, what: str) -> str:
     )
 
 
-def ask_head(session: Session, call: Call, wanted: Digest | None) -> Digest | None:
-    """The digest that a HEAD names; None if it fails or names none.
+def ask_head(session: Session, call: Call, wanted: Digest | None, answered: Answered) -> Digest | None:
+    """The digest that a HEAD names; None if it fails or names none. ``answered`` gets the headers of its answer.
 
     Some registries answer HEAD late, wrongly or not at all, so it is sent once, with a deadline of a few seconds.
     """
     with session.cancel.child(deadline_seconds=session.shared.policy.head_seconds) as token:
         once = replace(session, cancel=token, is_tried_once=True)
         try:
-            return once.call(replace(call, method="HEAD"), lambda response: _from_head(response, wanted))
+            return once.call(replace(call, method="HEAD"), lambda response: _from_head(response, wanted, answered))
         except (RegistryError, OperationCancelledError) as error:
             session.cancel.check()
             _log.debug("%s: HEAD failed, asking with GET: %s", session.endpoint.host, error)
             return None
 
 
-def _from_head(response: Response, wanted: Digest | None) -> Digest | None:
+def _from_head(response: Response, wanted: Digest | None, answered: Answered) -> Digest | None:
     with response:
         if response.status != 200:
             return None
+        answered(response.headers)
         claimed = announced_digest(response.headers)
     if wanted is None or (claimed is not None and claimed.algorithm == wanted.algorithm):
         return claimed
@@ -237,8 +247,10 @@ def described_blob(response: Response, digest: Digest, what: str) -> Descriptor:
     return Descriptor(media_types.OCTETS, digest, size)
 
 
-def read_document(response: Response, wanted: Digest | None, what: str) -> tuple[Descriptor, bytes, Digest | None]:
-    """Descriptor, bytes, and the digest that a header names.
+def read_document(
+    response: Response, wanted: Digest | None, what: str, answered: Answered
+) -> tuple[Descriptor, bytes, Digest | None]:
+    """Descriptor, bytes, and the digest that a header names. ``answered`` gets the headers.
 
     Raises:
         RegistryError: another status than 200; see ``descriptor_of`` for the others.
@@ -246,6 +258,7 @@ def read_document(response: Response, wanted: Digest | None, what: str) -> tuple
     with response, coding_as_hint(response):
         if response.status != 200:
             raise failure(response, what=what)
+        answered(response.headers)
         # No index or manifest begins as gzip does.
         body = read_decoded(response, MAX_DOCUMENT_BYTES)
         if _is_cut_off(response, body):

@@ -21,7 +21,7 @@ from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
 from imagestore.oci.referrers import fallback_tag
-from imagestore.registry.manifests import read_document
+from imagestore.registry.manifests import read_document, unheard
 from imagestore.registry.retry import is_transient
 from imagestore.registry.session import Call
 
@@ -111,7 +111,7 @@ class ReferrerList:
             if response.status == 404:
                 with response:
                     return {"schemaVersion": 2, "mediaType": media_types.OCI_INDEX}
-            target, body, _ = read_document(response, None, self._what)
+            target, body, _ = read_document(response, None, self._what, unheard)
             found = decode(body, self._what)
             if target.kind is not Kind.INDEX or not isinstance(found.get("manifests"), list | None):
                 raise DocumentError(self._what, ["expected an index of referrers, found another document"])

@@ -21,6 +21,7 @@ import grpc
 from imagestore._version import __version__
 from imagestore.config.findings import Severity
 from imagestore.containerd.service import add_proxy_content
+from imagestore.cri.pull_queue import FIRST_PULLS
 from imagestore.errors import ImageStoreError, InvalidInputError, ServerError
 from imagestore.server.calls import CallInterceptor, CallWatch
 from imagestore.server.gc_scheduler import Collector
@@ -73,10 +74,7 @@ class ServerProcess:
         self._mirror: ServedMirror | None = None
         self._publisher: ServedPublisher | None = None
         if not any((settings.listen, settings.kubelet, settings.proxies, settings.mirror, settings.publish)):
-            hint = (
-                "give --listen unix:///PATH, --kubelet unix:///PATH, --proxy-content unix:///PATH, --publish"
-                " unix:///PATH or --mirror ADDRESS:PORT"
-            )
+            hint = "give --listen, --kubelet, --proxy-content or --publish unix:///PATH, or --mirror ADDRESS:PORT"
             raise InvalidInputError("serve: nothing to listen at", hint=hint)
         if settings.kubelet and settings.publish is None:
             raise InvalidInputError(
@@ -103,7 +101,7 @@ class ServerProcess:
         self._opening = asyncio.Lock()
         async with contextlib.AsyncExitStack() as stack:
             store = await asyncio.to_thread(self._open_store, None)
-            workers = StoreWorkers(store, pull_threads=self._settings.max_concurrent_pulls)
+            workers = StoreWorkers(store, pull_threads=self._settings.max_concurrent_pulls + FIRST_PULLS)
             stack.push_async_callback(asyncio.to_thread, workers.close)
             self._workers = workers
             self._metrics = self._publish(stack)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 #: The name by which health checks ask for the publisher.
 PUBLISH_HEALTH: Final = "imagestore.publish"
-_STREAMS_PER_CONNECTION: Final = 256
+# A kubelet has one connection: pulls that wait on it must not keep out its other calls.
+_STREAMS_PER_CONNECTION: Final = 4096
 #: Of a call's headers with their references resolved; kept as long as the call.
 _METADATA_BYTES: Final = 16 * 1024
 #: A bit for each algorithm; the lowest stands for none.

@@ -27,7 +27,7 @@ T = TypeVar("T")
 QUICK_THREADS: Final = 8
 #: Threads in addition to those for pulls: for reading, writing and listing content, and for collections.
 TRANSFER_THREADS: Final = 48
-PULL_THREADS: Final = 16
+PULL_THREADS: Final = 16 + 128
 
 
 class LentStore:

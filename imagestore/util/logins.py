@@ -7,6 +7,7 @@ may have any characters, so everything before the last ``@`` counts as the login
 from __future__ import annotations
 
 import re
+import string
 from typing import Final
 
 _DIGEST: Final = re.compile(r"@sha(?:256|384|512):[^@/\s]*\Z")
@@ -24,8 +25,11 @@ _LOCAL: Final = re.compile(
 _NO_PORT: Final = re.compile(r"(//[^/?#:@\[\]\s]+:)(?![0-9]*(?:[/?#]|\Z))[^/?#:\s]*(?=[/?#]|\Z)")
 #: What stands behind the @ of a login, and not behind that of a digest.
 _HOST: Final = re.compile(r"(?:[\w-]+\.)+[\w-]+(?::[0-9]+)?|localhost|[\w-]+:[0-9]{1,5}|\[[0-9A-Fa-f:.]+\](?::[0-9]+)?")
-#: An address in a message, up to the next space.
-_ADDRESS: Final = re.compile(r"(?:\b[A-Za-z][A-Za-z0-9+.-]*:/+|(?<![\w./:-])//)\S*@\S*")
+_SCHEME: Final = f"{string.ascii_letters}{string.digits}+.-"
+#: What an address without a scheme may stand behind in a message.
+_OPENING: Final = "'\"`(<[{=,"
+_CLOSING: Final = "'\"`)>]},;:."
+_WORD: Final = re.compile(r"\S+")
 
 
 def without_login(address: str) -> str:
@@ -69,7 +73,17 @@ def without_logins(message: str) -> str:
     >>> without_logins("upstream 'https://user:word@m.example': not known, nor is https://m.example")
     "upstream 'https://***@m.example': not known, nor is https://m.example"
     """
-    return _ADDRESS.sub(lambda found: without_login(found[0]), message) if "@" in message else message
+    return _WORD.sub(lambda found: _word_without_login(found[0]), message) if "@" in message else message
+
+
+def _word_without_login(word: str) -> str:
+    before, mark, _ = word.partition(":/")
+    start = len(before.rstrip(_SCHEME)) if mark else word.find("//")
+    is_address = start >= 0 and (bool(mark) or word[:start].endswith(tuple(_OPENING)) or start == 0)
+    if not is_address or "@" not in word[start:]:
+        return word
+    end = len(word.rstrip(_CLOSING))
+    return word[:start] + without_login(word[start:end]) + word[end:]
 
 
 def _parted(address: str) -> tuple[str, str, str]:

@@ -168,7 +168,7 @@ def _renamed(path: str, make: Callable[[int, str], int], cancel: CancelToken | N
                 _remove(above, name, descriptor, check)
                 if isinstance(error, ImageStoreError) and _leads_to(above, name, descriptor):
                     left = os.path.join(folder, name)
-                    error.hint = error.hint or f"remove {left}, or do the same again, which removes it"
+                    error.hint = error.hint or f"remove {left}, which has what is left of it"
             raise
 
 

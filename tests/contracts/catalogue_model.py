@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore import Descriptor, Digest
-from imagestore.mirror.catalogue import KnownContent, Outcome, Reservation, ReserveResult
+from imagestore.mirror.catalogue_values import KnownContent, Reservation
 from imagestore.oci.media_types import OCI_MANIFEST, OCTETS
 
 if TYPE_CHECKING:
@@ -38,12 +38,6 @@ class Document:
     parts: dict[Digest, Descriptor] = field(default_factory=dict)
 
 
-@dataclass
-class Blob:
-    size: int
-    is_here: bool
-
-
 class CatalogueModel:
     """As Catalogue, for one thread."""
 
@@ -51,7 +45,10 @@ class CatalogueModel:
         self.now = 0.0
         self.documents: dict[tuple[str, Digest], Document] = {}
         self.tags: dict[tuple[str, str], tuple[Digest, float]] = {}
-        self.blobs: dict[tuple[str, Digest], Blob] = {}
+        #: Content in the store: its size, by upstream and digest.
+        self.blobs: dict[tuple[str, Digest], int] = {}
+        #: What registries are known to have, by repository and digest.
+        self.confirmed: set[tuple[str, Digest]] = set()
         self.reservations: dict[str, Reservation] = {}
         self.left: set[tuple[str, Digest]] = set()
 
@@ -64,18 +61,19 @@ class CatalogueModel:
         blob = Descriptor(media_type, digest, dice.choice((10, 20)))
         id_, owner = str(dice.randrange(10**9)), dice.choice(OWNERS)
         parts = [Descriptor(OCTETS, each, dice.choice((10, 20))) for each in dice.sample(DIGESTS, dice.randrange(4))]
-        document = {"tag": dice.choice(("", *TAGS)), "is_here": dice.random() < 0.7, "now": self.now}
+        document = {"tag": dice.choice(("", *TAGS)), "checked_at": self.now - 0.5, "now": self.now}
         wanted = Reservation(id_, owner, upstream, digest, blob.size, self.now + dice.choice((3.0, 30.0)))
         limits = {"quota_bytes": dice.choice((None, 30, 60, 90)), "not_since": self.now - dice.choice((0.0, 10.0))}
         some = (
             Step("put_document", (upstream, name, blob, parts if media_type == OCI_MANIFEST else []), document),
             Step("put_document", (upstream, name, blob, parts if media_type == OCI_MANIFEST else []), document),
             Step("put_blob", (upstream, name, blob), {"now": self.now}),
+            Step("confirm", (upstream, name, blob), {"now": self.now}),
             Step("distrust", (name, digest)),
             Step("drop_tag", (name, dice.choice(TAGS))),
             Step("note_served", (name, digest), {"now": self.now}),
             Step("try_to_reserve", (wanted,), {**limits, "now": self.now}),
-            Step("try_to_reserve", (wanted,), {**limits, "now": self.now}),
+            Step("evict_oldest", (upstream,), {**limits, "quota_bytes": dice.choice((0, 30, 60))}),
             Step("end_reservation", (dice.choice(tuple(self.reservations) or ("none",)),)),
             Step("renew_reservations", (owner,), {"ends_at": self.now + 5.0}),
             Step("end_reservations", (owner,)) if dice.random() < 0.1 else Step("forget_unnamed", (upstream,)),
@@ -93,26 +91,34 @@ class CatalogueModel:
         parts: Sequence[Descriptor],
         *,
         tag: str,
-        is_here: bool,
+        checked_at: float,
         now: float,
     ) -> None:
         key = (name, document.digest)
         self._put(upstream, name, document, now)
         for part in parts:
             self.documents[key].parts.setdefault(part.digest, part)
-        self._count(upstream, document, is_here=is_here)
+        self.confirmed.add(key)
+        self.blobs[upstream, document.digest] = document.size
         if tag:
-            self.tags[name, tag] = (document.digest, now)
+            self.tags[name, tag] = (document.digest, checked_at)
+
+    def confirm(self, upstream: str, name: str, blob: Descriptor, *, now: float) -> None:
+        if not self._is_named_in(name, blob.digest):
+            self._put(upstream, name, Descriptor(OCTETS, blob.digest, blob.size), now)
+        self.confirmed.add((name, blob.digest))
 
     def put_blob(self, upstream: str, name: str, blob: Descriptor, *, now: float) -> None:
-        self._count(upstream, blob, is_here=True)
-        if not self._is_named(upstream, blob.digest):
-            self._put(upstream, name, Descriptor(OCTETS, blob.digest, blob.size), now)
+        self.blobs[upstream, blob.digest] = blob.size
+        self.confirm(upstream, name, blob, now=now)
 
     def distrust(self, name: str, digest: Digest) -> None:
         found = self.documents.get((name, digest))
         if found is not None and found.descriptor.media_type == OCTETS:
             del self.documents[name, digest]
+        if (name, digest) not in self.documents:
+            self.confirmed.discard((name, digest))
+        self._forget_unnamed_proofs()
 
     def drop_tag(self, name: str, tag: str) -> None:
         self.tags.pop((name, tag), None)
@@ -122,32 +128,49 @@ class CatalogueModel:
             if of == name and (each == digest or digest in document.parts):
                 document.served_at = now
 
-    def try_to_reserve(
-        self, wanted: Reservation, *, quota_bytes: int | None, not_since: float, now: float
-    ) -> ReserveResult:
+    def try_to_reserve(self, wanted: Reservation, *, quota_bytes: int | None, not_since: float, now: float) -> bool:
         upstream = wanted.upstream
         self.reservations = {
             id_: each for id_, each in self.reservations.items() if each.upstream != upstream or each.ends_at > now
         }
         self.reservations[wanted.id] = wanted
-        if self._fits(upstream, quota_bytes):
-            return ReserveResult(Outcome.RESERVED, has_evicted=False)
+        going = {(name, digest) for _, name, digest in self._candidates(upstream, not_since)}
+        kept = {
+            each
+            for key, document in self.documents.items()
+            if document.upstream == upstream and key not in going
+            for each in (key[1], *document.parts)
+        }
+        sizes = {digest: size for (of, digest), size in self.blobs.items() if of == upstream}
+        # Content that no document names is counted as long as it is here, and nothing is going to evict it.
+        reserved = [each for each in self.reservations.values() if each.upstream == upstream]
+        if quota_bytes is None or any(
+            _sum({digest: sizes[digest] for digest in some & sizes.keys()}, reserved) <= quota_bytes
+            for some in (set(sizes), kept)
+        ):
+            return True
+        del self.reservations[wanted.id]
+        return False
+
+    def evict_oldest(self, upstream: str, *, quota_bytes: int, not_since: float) -> bool:
+        candidates = self._candidates(upstream, not_since)
+        if sum(size for (of, _), size in self.blobs.items() if of == upstream) <= quota_bytes or not candidates:
+            return False
+        _, name, digest = min(candidates, key=lambda each: (each[0], each[1], str(each[2])))
+        document = self.documents.pop((name, digest))
+        self.tags = {key: each for key, each in self.tags.items() if (key[0], each[0]) != (name, digest)}
+        self._leave(upstream, {digest, *document.parts})
+        return True
+
+    def _candidates(self, upstream: str, not_since: float) -> list[tuple[float, str, Digest]]:
+        """Documents that may be evicted."""
         on_its_way = {each.digest for each in self.reservations.values() if each.upstream == upstream}
-        candidates = [
+        return [
             (document.served_at, *key)
             for key, document in self.documents.items()
             if document.upstream == upstream and document.served_at < not_since
             if not on_its_way & {key[1], *document.parts}
         ]
-        if candidates:
-            _, name, digest = min(candidates, key=lambda each: (each[0], each[1], str(each[2])))
-            document = self.documents.pop((name, digest))
-            self.tags = {key: each for key, each in self.tags.items() if (key[0], each[0]) != (name, digest)}
-            self._leave(upstream, {digest, *document.parts})
-            if self._fits(upstream, quota_bytes):
-                return ReserveResult(Outcome.RESERVED, has_evicted=True)
-        del self.reservations[wanted.id]
-        return ReserveResult(Outcome.EVICTED if candidates else Outcome.REFUSED, bool(candidates))
 
     def renew_reservations(self, owner: str, *, ends_at: float) -> None:
         for id_, each in self.reservations.items():
@@ -168,6 +191,7 @@ class CatalogueModel:
         self.tags = {key: each for key, each in self.tags.items() if key[0] not in names}
         self.documents = {key: each for key, each in self.documents.items() if each.upstream != upstream}
         self.blobs = {key: each for key, each in self.blobs.items() if key[0] != upstream}
+        self._forget_unnamed_proofs()
         self.reservations = {id_: each for id_, each in self.reservations.items() if each.upstream != upstream}
         self.left = {key for key in self.left if key[0] != upstream}
 
@@ -175,8 +199,8 @@ class CatalogueModel:
         """Ask for all that can be seen."""
         used = {upstream: 0 for upstream, _ in self.blobs}
         used |= {document.upstream: 0 for document in self.documents.values()}
-        for (upstream, _), blob in self.blobs.items():
-            used[upstream] += blob.size if blob.is_here else 0
+        for (upstream, _), size in self.blobs.items():
+            used[upstream] += size
         assert rows.used_bytes() == used
         for upstream, names in NAMES.items():
             assert {each.digest for each in rows.evicted(upstream)} == {
@@ -198,14 +222,17 @@ class CatalogueModel:
                     assert (None if found is None else (found.target, found.checked_at)) == expected
 
     def _compare_one(self, rows: Catalogue, upstream: str, name: str, digest: Digest) -> None:
-        document, blob = self.documents.get((name, digest)), self.blobs.get((upstream, digest))
+        document, size = self.documents.get((name, digest)), self.blobs.get((upstream, digest))
         assert rows.document(name, digest) == (document and document.descriptor)
         named = [each.parts[digest] for (of, _), each in self.documents.items() if of == name and digest in each.parts]
-        named.sort(key=lambda each: (blob is None or not blob.is_here or each.size != blob.size, each.size))
+        named.sort(key=lambda each: each.size)
         best = named[0] if named else document.descriptor if document is not None else None
-        assert rows.known(upstream, name, digest) == (best and KnownContent(best, is_confirmed=blob is not None))
-        is_counted = {of for (of, each), found in self.blobs.items() if each == digest and found.is_here}
-        assert set(rows.marks(digest)) == is_counted
+        known = None
+        if best is not None:
+            right = Descriptor(best.media_type, digest, best.size if size is None else size)
+            known = KnownContent(right, (name, digest) in self.confirmed, size is not None)
+        assert rows.known(upstream, name, digest) == known
+        assert set(rows.marks(digest)) == {of for of, each in self.blobs if each == digest}
 
     def _put(self, upstream: str, name: str, document: Descriptor, now: float) -> None:
         before = self.documents.get((name, document.digest))
@@ -215,12 +242,6 @@ class CatalogueModel:
         media_type = before.descriptor.media_type if document.media_type == OCTETS else document.media_type
         before.descriptor = Descriptor(media_type, document.digest, document.size)
         before.served_at = now
-
-    def _count(self, upstream: str, blob: Descriptor, *, is_here: bool) -> None:
-        before = self.blobs.setdefault((upstream, blob.digest), Blob(blob.size, is_here))
-        if is_here or not before.is_here:
-            before.size = blob.size
-        before.is_here |= is_here
 
     def _is_named(self, upstream: str, digest: Digest) -> bool:
         return any(
@@ -234,18 +255,18 @@ class CatalogueModel:
             for each in self.reservations.values()
         )
 
-    def _fits(self, upstream: str, quota: int | None) -> bool:
-        sizes = {digest: blob.size for (of, digest), blob in self.blobs.items() if of == upstream and blob.is_here}
-        for each in self.reservations.values():
-            if each.upstream == upstream:
-                sizes[each.digest] = max(each.size, sizes.get(each.digest, 0))
-        return quota is None or sum(sizes.values()) <= quota
-
     def _leave(self, upstream: str, digests: set[Digest]) -> None:
         for digest in digests:
             if not self._is_named(upstream, digest):
                 self.blobs.pop((upstream, digest), None)
                 self.left.add((upstream, digest))
+        self._forget_unnamed_proofs()
+
+    def _forget_unnamed_proofs(self) -> None:
+        self.confirmed = {key for key in self.confirmed if self._is_named_in(*key)}
+
+    def _is_named_in(self, name: str, digest: Digest) -> bool:
+        return any(of == name and digest in {own, *each.parts} for (of, own), each in self.documents.items())
 
     def _contents(self, upstream: str) -> set[Digest]:
         found = {digest for of, digest in self.blobs if of == upstream}
@@ -253,3 +274,10 @@ class CatalogueModel:
             if document.upstream == upstream:
                 found |= {own, *document.parts}
         return found
+
+
+def _sum(sizes: dict[Digest, int], reserved: list[Reservation]) -> int:
+    """Content and reservations, each once."""
+    for each in reserved:
+        sizes[each.digest] = max(each.size, sizes.get(each.digest, 0))
+    return sum(sizes.values())

@@ -36,6 +36,9 @@ from tests.contracts.content import ContentContract
 from tests.support.ceph import SECRET_KEY, Ceph
 from tests.support.mirror import RunningMirror, mirror_table, running_mirror
 from tests.support.patience import until
+from tests.unit.mirror.test_proofs import CONFIG as SECRET_CONFIG
+from tests.unit.mirror.test_proofs import LAYER as SECRET_LAYER
+from tests.unit.mirror.test_proofs import fetch, leaks, registries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,6 +170,63 @@ def test_clients_are_sent_to_the_bucket(settings: BucketSettings, tmp_path: Path
         assert pull(mirror, upstream) == [200, 200, 200]
         wait_until_there(settings)
         until(lambda: pull(mirror, upstream, follow=True) == [307, 307, 307], "clients are sent to the bucket")
+
+
+@pytest.mark.parametrize("more", ["", ", redirect = true"])
+def test_objects_that_expired_are_uploaded_again(
+    settings: BucketSettings, gateway: Ceph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    """With the blobs on the disk, evicted, and with an empty disk; nobody is sent to what is gone."""
+    # As if a minute had passed.
+    monkeypatch.setattr("imagestore.mirror.seen_objects.SEEN_SECONDS", 0.0)
+    store, bucket = gateway.store(settings), Bucket(settings)
+
+    def expire() -> None:
+        wait_until_there(settings)
+        obstore.delete(store, [f"blobs/sha256/{blob.digest.encoded}" for blob in BLOBS])
+        assert [bucket.size(blob.digest) for blob in BLOBS] == [None] * 3
+
+    with RegistryServer({NAME: IMAGE}) as upstream:
+        text = table(settings, upstream, more=more)
+        with running_mirror(tmp_path / "one", text) as mirror:
+            assert pull(mirror, upstream) == [200, 200, 200]
+            expire()
+            assert pull(mirror, upstream) == [200, 200, 200]
+            if more:
+                wait_until_there(settings)
+                until(lambda: pull(mirror, upstream, follow=True) == [307, 307, 307], "clients are sent there again")
+                expire()
+            with mirror.workers.lend() as lent:
+                assert all(lent.content.delete(blob.digest) for blob in BLOBS)
+            assert pull(mirror, upstream) == [200, 200, 200]
+            expire()
+        with running_mirror(tmp_path / "two", text) as mirror:
+            assert pull(mirror, upstream) == [200, 200, 200]
+            wait_until_there(settings)
+
+
+@pytest.mark.parametrize("more", ["", ", redirect = true"])
+def test_what_the_bucket_has_is_given_to_no_other_repository(
+    settings: BucketSettings, tmp_path: Path, more: str
+) -> None:
+    """Not by a replica that lacks it on its disk, whatever way it is asked."""
+    bucket = f'{{url = "{settings.url}", endpoint = "{settings.endpoint}"{more}}}'
+    with registries() as (one, two):
+        text = mirror_table({one.address: "", two.address: ""}, bucket=bucket)
+        with running_mirror(tmp_path / "one", text) as mirror:
+            fetch(mirror, one)
+            found = Bucket(settings)
+            until(lambda: all(found.size(each.digest) for each in (SECRET_LAYER, SECRET_CONFIG)), "it is in the bucket")
+        with running_mirror(tmp_path / "two", text) as mirror:
+            assert leaks(mirror, two) == []
+            assert leaks(mirror, one) == []
+            before = one.ledger.count(kind="blob", method="GET", digest=SECRET_LAYER.digest)
+            path = f"/v2/secret/blobs/{SECRET_LAYER.digest}?ns={one.address}"
+            assert mirror.get(f"/v2/secret/manifests/1?ns={one.address}").status_code == 200
+            assert Digest.of(mirror.get(path).content) == SECRET_LAYER.digest
+            # By the bucket, after one HEAD.
+            assert one.ledger.count(kind="blob", method="GET", digest=SECRET_LAYER.digest) == before
+            assert leaks(mirror, two) == []
 
 
 def test_something_else_in_the_bucket_is_not_served(settings: BucketSettings, gateway: Ceph, tmp_path: Path) -> None:

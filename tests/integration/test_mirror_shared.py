@@ -80,7 +80,7 @@ class TestRows(CatalogueContract):
     def test_each_scope_has_its_own(self, rows: Catalogue, database_url: str) -> None:
         target = IMAGE.target
         with self.opened(database_url, "another") as other:
-            rows.put_document("registry.test", "registry.test/x", target, [], tag="1", is_here=True, now=1.0)
+            rows.put_document("registry.test", "registry.test/x", target, [], tag="1", now=1.0)
             assert rows.document("registry.test/x", target.digest) == target
             assert other.document("registry.test/x", target.digest) is None
 
@@ -147,7 +147,7 @@ def shared_rows(url: str) -> Iterator[CountedRows]:
 
 
 def put(rows: Catalogue, tag: str, digest: Digest) -> None:
-    rows.put_document("registry.test", "registry.test/x", manifest(digest), [], tag=tag, is_here=True, now=1.0)
+    rows.put_document("registry.test", "registry.test/x", manifest(digest), [], tag=tag, now=1.0)
 
 
 def leads_to(rows: Catalogue, tag: str) -> Digest | None:

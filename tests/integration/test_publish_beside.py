@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from imagestore.cli.exit_codes import ExitStatus
 from imagestore.testing import layer
 from tests.support.containerd_cri import GUEST_HANDLER, HOST_HANDLER
-from tests.support.kubelet import Call, CallError, Kubelet
+from tests.support.kubelet import Call, CallError
 from tests.support.patience import until
 from tests.support.peers import DockerRegistry
 from tests.support.pod_node import PodNode, both_run, collecting, halted, pod_node
@@ -25,7 +26,7 @@ def other_server(node: PodNode) -> Iterator[PodNode]:
     """Another store that publishes into the same containerd."""
     with short_folder() as folder:
         other = PodNode(folder, node.containerd, node.registry)
-        with other.kubelet:
+        with other.kubelet, other.direct:
             other.start()
             try:
                 yield other
@@ -33,10 +34,17 @@ def other_server(node: PodNode) -> Iterator[PodNode]:
                 other.close()
 
 
+def remove_foreign(node: PodNode) -> None:
+    """Remove what containerd has on its own account."""
+    for image_id in node.known() - set(node.kubelet.images()):
+        node.direct.remove(image_id)
+    until(lambda: node.known() == set(node.kubelet.images()), "containerd's own images are gone")
+
+
 @pytest.mark.parametrize("is_at_once", [True, False])
 def test_what_ctr_removes_comes_back(node: PodNode, is_at_once: bool) -> None:
     """By an event, or by the next status call, whichever is first."""
-    host, guest = both_run(node)
+    _, guest = both_run(node)
     names = set(node.containerd.images())
     for name in names:
         if guest.image_id == name or name == node.app:
@@ -50,9 +58,8 @@ def test_what_ctr_removes_comes_back(node: PodNode, is_at_once: bool) -> None:
 def test_what_crictl_removes_at_containerd_comes_back(node: PodNode) -> None:
     host, guest = both_run(node)
     node.kubelet.remove_pods()
-    with Kubelet(node.containerd.endpoint) as direct:
-        for container in (host, guest):
-            direct.remove(container.image_id)
+    for container in (host, guest):
+        node.direct.remove(container.image_id)
     both_run(node, policy="Never")
 
 
@@ -62,8 +69,7 @@ def test_a_name_that_ctr_copied_stays(node: PodNode) -> None:
     node.containerd.ctr("images", "tag", node.app, "example.com/mine:1")
     node.kubelet.remove(node.app)
     assert "example.com/mine:1" in node.containerd.images()
-    with Kubelet(node.containerd.endpoint) as direct:
-        assert direct.run("example.com/mine:1", policy="Never").line == HOST
+    assert node.direct.run("example.com/mine:1", policy="Never").line == HOST
     node.kubelet.remove_pods()
     node.containerd.ctr("images", "rm", "--sync", "example.com/mine:1")
     # containerd's CRI made a name of the id by itself.
@@ -74,52 +80,57 @@ def test_a_name_that_ctr_copied_stays(node: PodNode) -> None:
 
 def test_containerds_own_pull_of_the_same_image(node: PodNode) -> None:
     pulls = [Call("PullImage", node.kubelet.pull_request(node.app, HOST_HANDLER))] * 2
-    with (
-        Kubelet(node.containerd.endpoint) as direct,
-        ThreadPoolExecutor(2) as pool,
-        collecting(node.containerd),
-    ):
+    with ThreadPoolExecutor(2) as pool, collecting(node.containerd):
         for _ in range(5):
-            answers = [*pool.map(lambda kubelet: kubelet.at_once(pulls), (direct, node.kubelet))]
+            answers = [*pool.map(lambda kubelet: kubelet.at_once(pulls), (node.direct, node.kubelet))]
             assert not any(isinstance(each, CallError) for answer in answers for each in answer), answers
             both_run(node)
             node.kubelet.remove_pods()
-            node.kubelet.remove(node.app)
-            # containerd's own records are its own, and gone when it is told so.
-            for image_id in direct.images():
-                if image_id not in node.kubelet.images():
-                    direct.remove(image_id)
-            until(lambda: node.known() == set(node.kubelet.images()), "containerd's own images are gone")
+            node.remove_app()
+            remove_foreign(node)
 
 
 def test_two_stores_leave_each_others_images(node: PodNode) -> None:
     with other_server(node) as other:
         both_run(node)
         both_run(other)
-        node.kubelet.remove(node.app)
+        node.remove_app()
         until(lambda: node.app in node.containerd.images(), "the other store's record has the name")
         both_run(other, policy="Never")
         node.kubelet.remove_pods()
-        other.kubelet.remove(other.app)
-        assert len(node.known()) == 1
+        other.remove_app()
+        until(lambda: len(node.known()) == 1, "only the sandbox image stays")
 
 
 def test_containerds_content_is_not_fetched_again(node: PodNode) -> None:
     """What containerd pulled itself comes from its folder, although the registry has lost the layers."""
     big = layer("kept by containerd", size=1 << 20)
     image = node.registry.push("kept", "1", runnable_index(shared=[big], seed="kept"))
-    with Kubelet(node.containerd.endpoint) as direct:
-        direct.pull(image)
-        path = node.registry.blob_path(big.digest.encoded)
-        path.rename(path.with_name("away"))
-        try:
-            assert node.kubelet.run(image, HOST_HANDLER).line == HOST
-        finally:
-            path.with_name("away").rename(path)
+    path = node.registry.blob_path(big.digest.encoded)
+    node.direct.pull(image)
+    path.rename(path.with_name("away"))
+    try:
+        assert node.kubelet.run(image, HOST_HANDLER).line == HOST
+    finally:
+        path.with_name("away").rename(path)
         node.kubelet.remove_pods()
         node.kubelet.remove(image)
-        for image_id in set(direct.images()) - set(node.kubelet.images()):
-            direct.remove(image_id)
+        remove_foreign(node)
+
+
+def test_commands_beside_a_server_and_without_one(node: PodNode) -> None:
+    node.imagestore("pull", node.app, "--runtime-handler", GUEST_HANDLER, "--runtime-handler", HOST_HANDLER)
+    node.imagestore("publish")
+    assert len(node.known()) == 3
+    refused = node.imagestore("unpublish", "--all", status=ExitStatus.STORE)
+    assert "would bring the images back" in refused
+    node.stop()
+    node.imagestore("unpublish", "--all", "--address", node.containerd.endpoint)
+    assert (node.containerd.images(), node.containerd.blobs()) == ({}, set())
+    node.imagestore("publish", "--address", node.containerd.endpoint)
+    assert (len(node.known()), node.rests()) == (3, [])
+    node.start()
+    both_run(node, policy="Never")
 
 
 def test_sixteen_pulls_at_once_with_common_layers_under_collections(node: PodNode) -> None:
@@ -155,6 +166,18 @@ def test_pulls_that_are_cancelled_and_repeated_under_collections(node: PodNode) 
     until(lambda: node.rests() == [], "nothing is left of cancelled pulls")
 
 
+def test_pulls_and_removals_at_once(node: PodNode) -> None:
+    pull = Call("PullImage", node.kubelet.pull_request(node.app, GUEST_HANDLER))
+    remove = Call("RemoveImage", {"image": {"image": node.app, "runtime_handler": GUEST_HANDLER}})
+    with collecting(node.containerd):
+        for _ in range(20):
+            answers = node.kubelet.at_once([pull, remove, pull, remove])
+            codes = {each.code for each in answers if isinstance(each, CallError)}
+            assert codes <= {"UNAVAILABLE"}, answers
+        both_run(node)
+    assert node.known() == set(node.kubelet.images())
+
+
 def test_containerd_reads_the_content_from_the_store(pod_registry: DockerRegistry) -> None:
     """By its proxy plugin: no byte is sent, and none is linked."""
     with short_folder() as folder, pod_node(pod_registry, content=folder / "content.sock") as node:
@@ -165,7 +188,4 @@ def test_containerd_reads_the_content_from_the_store(pod_registry: DockerRegistr
         for container in both_run(node):
             assert set(node.ways(container.image_id)) <= {"present"}
         with halted(pod_registry):
-            node.kill()
-            node.start("--proxy-content", f"unix://{folder}/content.sock")
-            until(lambda: node.log("containerd is followed"), "the server has found containerd")
             both_run(node, policy="Never")

@@ -142,3 +142,32 @@ def test_other_snapshotters_are_served_after_a_reload(node: PodNode) -> None:
         node.containerd.start()
     node.server.send(signal.SIGHUP)
     both_run(node)
+
+
+def restart_with(node: PodNode, text: str) -> None:
+    """Start both sides again with another configuration."""
+    node.stop()
+    node.containerd.stop()
+    node.containerd.config.write_text(text)
+    node.containerd.start()
+    node.start()
+    until(lambda: node.log("containerd is followed"), "the server has found containerd")
+
+
+@pytest.mark.parametrize("content", ["link", "copy"])
+def test_layers_that_are_kept(node: PodNode, content: str) -> None:
+    text = node.containerd.config.read_text()
+    node.kubelet.remove(node.pause)
+    try:
+        restart_with(node, f'{text}\n[plugins."io.imagestore.publish.v1"]\ncontent = "{content}"\n')
+        node.kubelet.pull(node.pause)
+        both_run(node)
+        checked = node.containerd.ctr("images", "check")
+        assert ("incomplete" in checked, checked.count("complete (")) == (False, len(node.containerd.images()))
+        node.kubelet.remove(node.app, GUEST_HANDLER)
+        assert len(node.layers_kept()) == 3 + 1
+        node.kubelet.remove_pods()
+        node.kubelet.remove(node.app)
+    finally:
+        restart_with(node, text)
+        node.kubelet.pull(node.pause)

@@ -41,6 +41,7 @@ def containerd() -> Iterator[CriContainerd]:
     need("unshare")
     with short_folder() as folder:
         running = CriContainerd(folder)
+        running.start()
         try:
             # containerd makes it with its first commit.
             (folder / "root" / "io.containerd.content.v1.content").mkdir(exist_ok=True)

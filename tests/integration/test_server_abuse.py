@@ -203,7 +203,7 @@ def ask_without_reading(client: socket.socket, method: str, calls: int) -> None:
         client.sendall(_frame(1, 4, stream, block) + _frame(0, 1, stream, bytes(5)))
 
 
-def test_clients_that_never_read_hold_up_nobody_and_have_a_bounded_number_of_calls(tmp_path: Path) -> None:
+def test_clients_that_never_read_hold_up_nobody_and_their_calls_end_with_their_connections(tmp_path: Path) -> None:
     root = tmp_path / "root"
     fill(root, 1000)
     with serving(root, "--metrics-listen", "127.0.0.1:0") as server, server.client() as client:
@@ -212,11 +212,10 @@ def test_clients_that_never_read_hold_up_nobody_and_have_a_bounded_number_of_cal
             for index in range(4):
                 deaf = stack.enter_context(connect(server))
                 method = ["ListImages", "StreamImages"][index % 2]
-                ask_without_reading(deaf, f"/runtime.v1.ImageService/{method}", 400)
+                ask_without_reading(deaf, f"/runtime.v1.ImageService/{method}", 256)
             for _ in range(5):
                 assert client.version().name == "imagestore"
                 assert len(client.list()[0].repo_tags) == 1000
-                # 256 on each of their connections; the others wait where gRPC holds them back.
                 assert server.number("imagestore_rpc_in_progress") <= 4 * 256
         until(lambda: server.number("imagestore_rpc_in_progress") == 0, "their calls end with their connections")
         assert len(client.list()[0].repo_tags) == 1000
@@ -252,6 +251,28 @@ def test_quick_calls_stay_quick_while_many_pulls_run_and_wait(tmp_path: Path) ->
         assert answered > len(images)
         assert len(client.list()) == len(images)
         assert server.number("imagestore_pulls_in_progress") == server.number("imagestore_pulls_waiting") == 0
+
+
+def test_registries_that_do_not_answer_hold_up_no_other_pull_on_one_connection(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        # Nobody accepts what the kernel has connected.
+        silent = [stack.enter_context(socket.create_server((f"127.0.0.{host}", 0))) for host in range(2, 12)]
+        quick = stack.enter_context(RegistryServer({"registry.example/quick:1": build_image(HERE, seed="quick")}))
+        server = stack.enter_context(serving(tmp_path / "root", "--metrics-listen", "127.0.0.1:0"))
+        channel = stack.enter_context(grpc.insecure_channel(server.endpoint))
+        pull = api_pb2_grpc.ImageServiceStub(channel).PullImage
+
+        def image(name: str) -> api_pb2.PullImageRequest:
+            return api_pb2.PullImageRequest(image=api_pb2.ImageSpec(image=name))
+
+        addresses = [":".join(map(str, each.getsockname())) for each in silent]
+        slow = [pull.future(image(f"{address}/app:{at}")) for address in addresses for at in range(40)]
+        # Each is asked for one image at least; more than the pulls that one registry may have run.
+        until(lambda: server.number("imagestore_pulls_in_progress") >= 16 + 5, "each registry is asked")
+        until(lambda: server.number("imagestore_pulls_waiting") >= 350, "the other pulls wait")
+        assert pull(image(quick.server.reference("registry.example/quick:1")), timeout=60).image_ref
+        for call in slow:
+            call.cancel()
 
 
 def test_a_hundred_pulls_of_one_image_are_one_download(tmp_path: Path) -> None:

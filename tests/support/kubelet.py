@@ -172,12 +172,16 @@ class Kubelet:
             handler: of its runtime class.
             policy: of pulling: ``Always``, ``IfNotPresent`` or ``Never``.
         """
-        config = self._pod(f"pod-{next(self._numbers)}")
-        pod = self.call("RunPodSandbox", {"config": config, "runtime_handler": handler})["pod_sandbox_id"]
+        pod, config = self.sandbox(handler)
         present = self.status(image, handler) if policy != "Always" else None
         assert present is not None or policy != "Never", f"{image} isn't present for {handler!r}"
         image_id = str(present["id"]) if present is not None else self.pull(image, handler)
         return self.start(image, image_id, pod, config)
+
+    def sandbox(self, handler: str = "") -> tuple[str, dict[str, Any]]:
+        """A sandbox for a pod of a handler: its id and its configuration."""
+        config = self._pod(f"pod-{next(self._numbers)}")
+        return str(self.call("RunPodSandbox", {"config": config, "runtime_handler": handler})["pod_sandbox_id"]), config
 
     def start(self, image: str, image_id: str, pod: str, config: Mapping[str, Any]) -> Container:
         """A container in a sandbox."""

@@ -27,7 +27,6 @@ _OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     # A server that was started again is found at the next call.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 100),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -14,15 +15,20 @@ import httpx
 from imagestore import Digest, ImageStore, config, platforms
 from imagestore.mirror.listener import Listener
 from imagestore.mirror.service import Mirror
+from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.store.workers import StoreWorkers
+from imagestore.testing.builders.bodies import BytesBody
+from imagestore.testing.engine.distribution import StoredDocument
 from tests.support.patience import until
 from tests.support.plain_http import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
     from pathlib import Path
 
+    from imagestore import Descriptor
     from imagestore.mirror.backing import Backing
+    from imagestore.testing import Image, RegistryServer
 
 HOST: Final = platforms.parse("linux/amd64")
 #: A handler for containers, and one whose guests have another architecture.
@@ -76,6 +82,41 @@ class RunningMirror:
             if asked == kind:
                 found[result] = found.get(result, 0) + count
         return found
+
+
+def push_naming(
+    server: RegistryServer,
+    path: str,
+    image: Image,
+    *,
+    layers: Sequence[Descriptor] = (),
+    manifests: Sequence[Descriptor] = (),
+    **changed: int,
+) -> Digest:
+    """Push a manifest, or with ``manifests`` an index, that names content of others; tag 1 leads to it.
+
+    Args:
+        server: whose repository of ``registry.example`` it is.
+        path: of the repository.
+        image: whose manifest has the layers added; it is pushed, too.
+        layers: added to those of the image.
+        manifests: of the index.
+        changed: members of the first layer.
+    """
+    server.library.add(f"registry.example/{path}:1", image)
+    repository = server.library.open("registry.example", path)
+    if manifests:
+        entries = [dict(each.members()) for each in manifests]
+        document = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries}
+    else:
+        document = json.loads(image.documents[image.target.digest].data)
+        document["layers"][0].update(changed)
+        document["layers"] += [dict(each.members()) for each in layers]
+    raw = json.dumps(document).encode()
+    media_type = OCI_INDEX if manifests else OCI_MANIFEST
+    repository.documents[Digest.of(raw)] = StoredDocument(media_type, BytesBody(raw))
+    repository.tags["1"] = Digest.of(raw)
+    return Digest.of(raw)
 
 
 def mirror_table(upstreams: dict[str, str], **settings: str) -> str:

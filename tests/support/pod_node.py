@@ -47,18 +47,24 @@ class PodNode:
         folder: of the server, short.
         containerd: runs the pods.
         registry: has ``app:1`` for both handlers, and the sandbox image ``pause:1``.
+        way: the cheapest by which layers can come into containerd.
     """
 
-    def __init__(self, folder: Path, containerd: CriContainerd, registry: DockerRegistry) -> None:
+    def __init__(
+        self, folder: Path, containerd: CriContainerd, registry: DockerRegistry, way: ContentWay = ContentWay.LINKED
+    ) -> None:
         self.folder = folder
         self.store = folder / "store"
         self.log_path = folder / "log"
         self.containerd = containerd
         self.registry = registry
+        self.way = way
         self.app = f"{registry.address}/app:1"
         self.pause = f"{registry.address}/pause:1"
         self.endpoint = f"unix://{folder}/k.sock"
         self.kubelet = Kubelet(self.endpoint, containerd.endpoint)
+        #: Asks containerd for images, too, as without imagestore.
+        self.direct = Kubelet(containerd.endpoint)
         self._server: Server | None = None
         self._is_usual = False
         self._log_begin = 0
@@ -69,20 +75,13 @@ class PodNode:
         assert self._server is not None
         return self._server
 
-    def start(
-        self, *options: str, way: ContentWay = ContentWay.LINKED, environment: Mapping[str, str] | None = None
-    ) -> Server:
-        """Start the server; returns when its sockets are open.
-
-        Args:
-            options: more of them.
-            way: the cheapest by which layers can come into containerd.
-            environment: more variables.
-        """
-        self._is_usual = not options and way is ContentWay.LINKED and environment is None
+    def start(self, *options: str, environment: Mapping[str, str] | None = None) -> None:
+        """Start the server with more options and variables; returns when its sockets are open."""
+        self._is_usual = not options and environment is None
         wrapper: list[str] = []
-        if way is not ContentWay.LINKED:
-            wrapper = ["unshare", "--mount", "sh", "-ec", f'{_SEEN[way]} && exec "$@"', str(self.containerd.folder)]
+        if self.way is not ContentWay.LINKED:
+            line = f'{_SEEN[self.way]} && exec "$@"'
+            wrapper = ["unshare", "--mount", "sh", "-ec", line, str(self.containerd.folder)]
         self._server = Server(
             self.folder,
             self.store,
@@ -93,7 +92,6 @@ class PodNode:
             wrapper=wrapper,
         )
         self._server.hear("READY=1")
-        return self._server
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End the server by a signal."""
@@ -112,18 +110,13 @@ class PodNode:
         with contextlib.closing(server):
             return server.wait()
 
-    def imagestore(self, *arguments: str) -> str:
-        """What a command prints; it must succeed."""
-        command = [sys.executable, "-m", "imagestore", "--root", str(self.store), "--config"]
-        done = subprocess.run(
-            [*command, str(self.containerd.config), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def imagestore(self, *arguments: str, status: int = 0) -> str:
+        """What a command prints, or why it fails; it must end with this status."""
+        command = [sys.executable, "-m", "imagestore", "--root", str(self.store)]
+        command += ["--config", str(self.containerd.config), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == status, (done.returncode, done.stderr)
+        return done.stderr if status else done.stdout
 
     def log(self, message: str) -> list[dict[str, Any]]:
         """The log's lines with a message, since the test began."""
@@ -141,10 +134,14 @@ class PodNode:
                 found.update(line["bytes"])
         return found
 
+    def remove_app(self) -> None:
+        """Remove the application's image under both handlers."""
+        for handler in (HOST_HANDLER, GUEST_HANDLER):
+            self.kubelet.remove(self.app, handler)
+
     def known(self) -> set[str]:
         """The ids of images that containerd's CRI knows."""
-        with Kubelet(self.containerd.endpoint) as direct:
-            return set(direct.images())
+        return set(self.direct.images())
 
     def client(self) -> contextlib.AbstractContextManager[Client]:
         """A client of containerd's services."""
@@ -181,9 +178,10 @@ class PodNode:
             yield
             self._clear()
         except BaseException:
-            print(self._logged())
             self.close()
             raise
+        finally:
+            print(self._logged())  # shown if the test failed
         if not self._is_usual:
             self.close()
 
@@ -194,20 +192,13 @@ class PodNode:
         for image_id in self.kubelet.images():
             self.kubelet.remove(image_id)
 
-        def is_empty() -> bool:
-            names = self.containerd.images()
-            return not (names or self.containerd.blobs() or self.rests() or self.snapshots())
+        def everything() -> list[str]:
+            return [*self.containerd.images(), *self.containerd.blobs(), *self.snapshots(), *self.rests()]
 
         try:
-            until(is_empty, "nothing is left")
-        except AssertionError:
-            print(
-                self.containerd.ctr("images", "ls"),
-                self.rests(),
-                self.snapshots(),
-                self.containerd.ctr("content", "ls"),
-            )
-            raise
+            until(lambda: not everything(), "nothing is left in containerd")
+        finally:
+            print("left in containerd:", everything())
 
     def snapshots(self) -> dict[str, str]:
         """The kind of each snapshot of all snapshotters."""
@@ -231,13 +222,14 @@ def both_run(node: PodNode, *, policy: str = "IfNotPresent") -> list[Container]:
 def pod_node(
     registry: DockerRegistry, *, snapshotter: str = "overlayfs", content: Path | None = None
 ) -> Iterator[PodNode]:
-    """A node with a containerd of its own, arguments as for pod_containerd(); its server isn't started yet."""
+    """A node with a containerd of its own; its server isn't started yet. Arguments as for PodNode and its parts."""
     pods = Pods(f"{registry.address}/pause:1", platforms.parse(GUEST), snapshotter)
     with ExitStack() as stack:
         containerd = stack.enter_context(pod_containerd(pods, content=content))
         node = PodNode(stack.enter_context(short_folder()), containerd, registry)
         stack.callback(node.close)
         stack.enter_context(node.kubelet)
+        stack.enter_context(node.direct)
         yield node
 
 

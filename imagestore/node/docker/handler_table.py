@@ -72,6 +72,7 @@ class HandlerTable:
                 del rows[row]
 
     def _read(self) -> _Rows:
+        """The rows now. A change replaces them, so that they can be read without the lock."""
         with self._lock:
             if self._path is not None and self._signature != (found := signature(self._path)):
                 self._signature, self._rows = found, _load(self._path)
@@ -82,7 +83,9 @@ class HandlerTable:
         """The rows to change; written afterwards if the block changed them."""
         with self._lock:
             if self._path is None:
-                yield self._rows
+                changed = dict(self._rows)
+                yield changed
+                self._rows = changed
                 return
             with translated(f"write {_WHAT}", self._path):
                 make_directory(self._path.parent, 0o700)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PRIVATE_HINT: Final = "a public registry may not send its clients to private addresses"
 _ENDS_IN_NUMBER: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)", re.IGNORECASE)
+_PORT: Final = re.compile(r":[0-9]*\Z")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 # Reserved for local use, protocols and examples, and not covered by is_global on every supported Python.
 _LOCAL_NETWORKS: Final[tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]] = (
@@ -86,6 +87,18 @@ def _embedded(address: Address) -> tuple[ipaddress.IPv4Address, ...] | None:
     if address in _NAT64:
         return (ipaddress.IPv4Address(int(address) & 0xFFFFFFFF),)
     return None
+
+
+def machine(host: str) -> str:
+    """The machine that a host with or without a port means, for limits: all ports and spellings of an address are one.
+
+    >>> machine("Registry.example:5000"), machine("127.0.0.1:5000"), machine("[0::1]:5000")
+    ('registry.example', '127.0.0.1', '::1')
+    """
+    address = parse(host) or parse(_PORT.sub("", host))
+    if address is None:
+        return _PORT.sub("", host).lower().removesuffix(".")
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def is_loopback_name(host: str) -> bool:

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from imagestore.registry.transport.network import Exchange
 
 
-# More than any sensible number of parallel layers: pulls have their own limits.
-_MAX_CONNECTIONS: Final = 64
 _MAX_IDLE_CONNECTIONS: Final = 16
 _PROXY_PORTS: Final = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 _HANDSHAKE: Final = ".start_tls.started"
@@ -68,7 +66,8 @@ class ProxiedTransport(httpx.BaseTransport):
             trust_env=False,
             proxy=_parse_proxy(proxy),
             limits=httpx.Limits(
-                max_connections=_MAX_CONNECTIONS,
+                # Transfers are limited for each host; with a limit for all, slow hosts would keep out the others.
+                max_connections=None,
                 max_keepalive_connections=_MAX_IDLE_CONNECTIONS,
                 keepalive_expiry=keep_alive_seconds,
             ),

@@ -205,7 +205,7 @@ class LayerApplier:
             self._brought.set_clean(place)
 
     def _make(self, entry: Entry, current: _CurrentFolder, name: str, stream: LayerStream, what: str) -> None:
-        self._brought.add(current.place + name)
+        self._brought.add_name(current.place + name)
         if entry.kind == FOLDER:
             self._make_folder(entry, current.folder, name)
         elif entry.kind == FILE:

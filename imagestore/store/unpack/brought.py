@@ -40,13 +40,15 @@ class BroughtPaths:
 
     def add(self, path: str) -> None:
         """Add a path and those above it."""
-        if self._is_lowest:
-            return
-        for each in _upwards(path):
-            known = self._table[each]
-            if known & _BROUGHT:
-                return  # and all above it
-            self._table[each] = known | _BROUGHT
+        if not self._is_lowest:
+            for each in _upwards(path):
+                if self._table.include(each, _BROUGHT) & _BROUGHT:
+                    break  # and all above it
+
+    def add_name(self, path: str) -> None:
+        """Add a path in a folder that has been added."""
+        if not self._is_lowest:
+            self._table.include(path, _BROUGHT)
 
     def __contains__(self, path: str) -> bool:
         return bool(self._table[path] & _BROUGHT)
@@ -54,7 +56,7 @@ class BroughtPaths:
     def set_clean(self, path: str) -> None:
         """Remember that nothing of the layers below is left below a path."""
         self._has_clean = True
-        self._table[path] = self._table[path] | _CLEAN
+        self._table.include(path, _CLEAN)
 
     def is_clean(self, path: str) -> bool:
         """Whether nothing of the layers below is left below a path."""

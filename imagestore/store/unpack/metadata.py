@@ -10,6 +10,7 @@ import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from imagestore.store.unpack.entry import XATTR
+from imagestore.util.trees import set_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,19 +158,6 @@ def set_on_name(above: int, name: str, metadata: FileMetadata, *, has_owner: boo
         refused = _set_xattrs(metadata, lambda key, value: os.setxattr(path, key, value, follow_symlinks=False))
     os.utime(name, ns=metadata.times_ns, dir_fd=above, follow_symlinks=False)
     return refused
-
-
-def set_mode(above: int, name: str, mode: int) -> None:
-    """Give a file its mode by a name that isn't followed.
-
-    Raises:
-        OSError: ENOTSUP for a link, which has no mode.
-    """
-    try:
-        # fchmodat(2) with AT_SYMLINK_NOFOLLOW: glibc has it from 2.32, with a system call of its own on Linux 6.6.
-        os.chmod(name, mode, dir_fd=above, follow_symlinks=False)
-    except (NotImplementedError, ValueError) as error:  # Python's for ENOTSUP
-        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), name) from error
 
 
 def set_xattrs(descriptor: int, metadata: FileMetadata) -> list[str]:

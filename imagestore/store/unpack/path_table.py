@@ -52,15 +52,25 @@ class PathTable:
         return self._known.get(key, 0) if self._slots is None else self._slots.find(key)[1]
 
     def __setitem__(self, path: str, value: int) -> None:
+        self._set(_key(path), value)
+
+    def include(self, path: str, bits: int) -> int:
+        """Add bits to the number of a path; returns the number that it had before."""
         key = _key(path)
+        before = self._known.get(key, 0) if self._slots is None else self._slots.find(key)[1]
+        if before | bits != before:
+            self._set(key, before | bits)
+        return before
+
+    def _set(self, key: bytes, value: int) -> None:
         if self._slots is not None:
             self._slots = self._slots.with_value(key, value)
             return
         self._known[key] = value
         if len(self._known) > self._most_in_memory:
             self._slots = _Slots(self._open_file, len(self._known) * _ROOM)
-            for key, value in self._known.items():
-                self._slots.put(key, value)
+            for each, its_value in self._known.items():
+                self._slots.put(each, its_value)
             self._known.clear()
 
     def close(self) -> None:
@@ -95,6 +105,7 @@ class _Slots:
             place %= self._count
 
     def put(self, key: bytes, value: int) -> None:
+        """Give a key its value; there has to be a free slot."""
         place, before = self.find(key)
         self._taken += not before
         os.pwrite(self._descriptor, key + bytes([value]), place * _SLOT)
@@ -118,6 +129,7 @@ class _Slots:
                     yield block[start : start + _DIGEST], block[start + _DIGEST]
 
     def close(self) -> None:
+        """Give the file back."""
         self._file.close()
 
 

@@ -21,6 +21,7 @@ def completed(line: Line, *words: str, incomplete: str = "") -> list[str]:
     [
         *(("pull",), ("images",), ("inspecti", "a"), ("rmi", "a"), ("tag", "a", "b"), ("untag", "a"), ("pin", "a")),
         *(("unpin", "a"), ("gc",), ("export", "file", "a"), ("import", "file"), ("match",), ("node", "ensure", "a")),
+        *(("publish", "a"), ("unpublish", "a")),
     ],
     ids=" ".join,
 )
@@ -35,7 +36,8 @@ def test_names_complete_the_images_of_the_store(line: Line) -> None:
     line("pull", line.python, "--runtime-handler", HYPERV, "--runtime-handler", PROCESS)
     line("tag", line.python, "python:3", "--all-handlers")
     commands = ("pull", "images", "inspecti", "rmi", "tag", "untag", "pin", "unpin", "why", "match")
-    for command in [*((each,) for each in commands), ("export", "file"), ("node", "ensure")]:
+    publishing = ("publish", "unpublish")
+    for command in [*((each,) for each in (*commands, *publishing)), ("export", "file"), ("node", "ensure")]:
         assert completed(line, *command) == [line.python, "python:3"]
     assert completed(line, "rmi", incomplete="py") == ["python:3"]
     assert completed(line, "rmi", incomplete="docker.io/lib") == ["docker.io/library/python:3"]

@@ -24,6 +24,8 @@ from imagestore.content.direct_io import (
     DIRECT,
     LEAST_DIRECT_BYTES,
     LEAST_LARGE_BYTES,
+    LESS_BUFFER_BYTES,
+    MOST_LARGE_BUFFERS,
 )
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import (
@@ -116,6 +118,33 @@ def fill(store: LocalContentStore, source: Source, *, commit: bool = True) -> in
 
 def stored(store: LocalContentStore) -> bytes:
     return store.path(DIGEST).read_bytes()
+
+
+def test_many_transfers_at_once_have_smaller_buffers_and_come_whole(store: LocalContentStore) -> None:
+    lengths: list[int] = []
+
+    def begin(number: int) -> None:
+        """A transfer during which the next one is under way."""
+        body = CONTENT if number == MOST_LARGE_BUFFERS else bytes([number]) * LEAST_DIRECT_BYTES
+        digest, source, has_begun = Digest.of(body), Source(body), False
+
+        def readinto(buffer: memoryview) -> int:
+            nonlocal has_begun
+            if not has_begun:
+                has_begun = True
+                lengths.append(len(buffer))
+                if number < MOST_LARGE_BUFFERS:
+                    begin(number + 1)
+            return source.readinto(buffer)
+
+        with store.writer(f"x{number}", expected=digest, total=len(body), cancel=CancelToken()) as writer:
+            writer.fill(readinto, advanced=nothing)
+            writer.commit(digest, len(body))
+        assert store.path(digest).read_bytes() == body
+
+    begin(0)
+    begin(MOST_LARGE_BUFFERS + 1)
+    assert lengths == [*[BUFFER_BYTES] * MOST_LARGE_BUFFERS, LESS_BUFFER_BYTES, BUFFER_BYTES]
 
 
 def test_a_large_blob_comes_whole(store: LocalContentStore) -> None:

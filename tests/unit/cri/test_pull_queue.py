@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from imagestore import BlobAdvanced, BlobDone, BlobStarted, CancelToken, Descriptor, Digest, Event, Observer
-from imagestore.cri.pull_queue import FairSlots, PullKey, PullOutcome, PullQueue
+from imagestore.cri.pull_queue import FIRST_PULLS, FairSlots, PullKey, PullOutcome, PullQueue
 from imagestore.errors import OperationCancelledError, RegistryUnavailableError, StoreBusyError
 from tests.support.patience import until_in_loop
 
@@ -204,25 +204,23 @@ def test_so_many_pulls_work_and_the_others_wait_in_turn() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("slow_hosts", [1, 2, 3])
-def test_a_slow_registry_leaves_places_for_others(slow_hosts: int) -> None:
+@pytest.mark.parametrize("limit", [1, 16, 64])
+@pytest.mark.parametrize("slow_hosts", [1, 4, 16, 64])
+def test_slow_registries_leave_room_for_another_one(slow_hosts: int, limit: int) -> None:
     async def scenario() -> None:
-        queue = PullQueue(limit=16)
-        stuck = [(f"slow{host}.example/app:{at}", Job()) for host in range(slow_hosts) for at in range(20)]
+        queue = PullQueue(limit=limit)
+        stuck = [(f"127.0.0.{host}:5000/app:{at}", Job()) for host in range(slow_hosts) for at in range(40)]
         callers = [asyncio.create_task(queue.pull(replace(KEY, reference=name), job)) for name, job in stuck]
         await soon(lambda: queue.in_progress == len(stuck))
-        await soon(
-            lambda: all(any(job.runs for name, job in stuck if f"slow{at}." in name) for at in range(slow_hosts))
-        )
-        await asyncio.sleep(0.01)
-        # Each of them works, and none of them holds all slots.
         for host in range(slow_hosts):
-            working = [job.runs for name, job in stuck if name.startswith(f"slow{host}.")]
-            assert 0 < sum(working) < 16
+            # Each of them works.
+            jobs = [job for name, job in stuck if name.startswith(f"127.0.0.{host}:")]
+            await soon(lambda jobs=jobs: any(job.runs for job in jobs))
+        assert sum(job.runs for _, job in stuck) <= limit + FIRST_PULLS
         quick = Job()
         quick.go.set()
         for at in range(3):
-            await queue.pull(replace(KEY, reference=f"quick.example/app:{at}"), quick)
+            await queue.pull(replace(KEY, reference=f"127.0.1.1:5000/app:{at}"), quick)
         assert quick.runs == 3
         for _, job in stuck:
             job.go.set()
@@ -230,6 +228,51 @@ def test_a_slow_registry_leaves_places_for_others(slow_hosts: int) -> None:
         assert [job.runs for _, job in stuck] == [1] * len(stuck)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:{port}/app:1", "[::1]:{port}/app:1", "registry.example:{port}/app:1"])
+def test_all_ports_of_a_machine_are_one_registry(form: str) -> None:
+    async def scenario() -> None:
+        queue, jobs = PullQueue(limit=4), [Job() for _ in range(40)]
+        names = [form.format(port=5000 + at) for at in range(40)]
+        calls = [queue.pull(replace(KEY, reference=name), job) for name, job in zip(names, jobs, strict=True)]
+        callers = [asyncio.create_task(call) for call in calls]
+        await soon(lambda: queue.in_progress == len(jobs))
+        await soon(lambda: jobs[2].runs)
+        # Three of four: the further ones are for other registries.
+        assert sum(job.runs for job in jobs) == 3
+        for job in jobs:
+            job.go.set()
+        await asyncio.gather(*callers)
+
+    asyncio.run(scenario())
+
+
+def test_a_registry_that_fills_the_line_leaves_places_in_it_for_others() -> None:
+    async def scenario() -> None:
+        queue, stuck = PullQueue(limit=1, waiting=8), Job()
+
+        def pull(name: str) -> asyncio.Task[str]:
+            return asyncio.create_task(queue.pull(replace(KEY, reference=name), stuck))
+
+        crowd = [pull(f"slow.example/app:{at}") for at in range(20)]
+        await soon(lambda: sum(task.done() for task in crowd) == 14)
+        assert all(isinstance(task.exception(), StoreBusyError) for task in crowd if task.done())
+        others = [pull(f"other.example/app:{at}") for at in range(3)]
+        await soon(lambda: queue.in_progress == 9)
+        assert not any(task.done() for task in others)
+        stuck.go.set()
+        await asyncio.gather(*others, *(task for task in crowd if not task.done()))
+
+    asyncio.run(scenario())
+
+
+def test_only_so_many_first_pulls_run_beyond_the_limit() -> None:
+    slots = FairSlots(2, first=3)
+    assert [slots.try_acquire(host) for host in "abcdefg"] == [True] * 5 + [False] * 2
+    slots.release("a")
+    assert not slots.try_acquire("b")
+    assert slots.try_acquire("f")
 
 
 def test_places_are_handed_out_in_turn_and_never_lost() -> None:
@@ -263,14 +306,14 @@ def test_who_gives_up_in_the_line_frees_the_place_there() -> None:
         working, waiting, third = Job(), Job(), Job()
         worker = asyncio.create_task(queue.pull(KEY, working))
         await soon(lambda: working.runs)
-        waiter = asyncio.create_task(queue.pull(replace(KEY, reference="waiting"), waiting))
+        waiter = asyncio.create_task(queue.pull(replace(KEY, reference="registry.example/waiting"), waiting))
         await soon(lambda: queue.in_progress == 2)
         await asyncio.sleep(0.01)
         with pytest.raises(StoreBusyError, match="1 are waiting already"):
-            await queue.pull(replace(KEY, reference="third"), third)
+            await queue.pull(replace(KEY, reference="registry.example/third"), third)
         waiter.cancel()
         await soon(lambda: queue.in_progress == 1)
-        later = asyncio.create_task(queue.pull(replace(KEY, reference="third"), third))
+        later = asyncio.create_task(queue.pull(replace(KEY, reference="registry.example/third"), third))
         working.go.set()
         third.go.set()
         await asyncio.gather(worker, later)

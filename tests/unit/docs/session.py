@@ -135,7 +135,7 @@ class Session:
         """A page's text with the session's folder and addresses."""
         if SOCKET in text:
             text = text.replace(SOCKET, self._endpoint())
-        if CONTAINERD in text:
+        if CONTAINERD in text and "publish" in text:
             text = text.replace(CONTAINERD, self._containerd_address())
         for shown, real in self._servers.items():
             text = text.replace(shown, real)

@@ -37,7 +37,7 @@ def test_there_is_a_page_and_a_man_page_for_each_command(files: dict[str, str]) 
 
 def test_pictures_need_nothing_of_other_servers(files: dict[str, str]) -> None:
     pictures = {name: text for name, text in files.items() if name.endswith(".svg")}
-    assert len(pictures) == 3
+    assert len(pictures) == 4
     for text in pictures.values():
         assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)|<script|@import|@font-face", text) == []
 

@@ -30,6 +30,7 @@ PUBLIC: Final = {
     "imagestore.errors",
     "imagestore.node",
     "imagestore.platforms",
+    "imagestore.publish",
     "imagestore.registry",
     "imagestore.resources",
     "imagestore.testing",

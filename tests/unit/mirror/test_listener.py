@@ -94,12 +94,13 @@ def test_a_connection_that_says_nothing_is_closed(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     "said", [b"\x16\x03\x01\x00\xa5", b"GET / HTTP/9\r\n\r\n", b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n"]
 )
-def test_what_is_no_request_harms_nobody(tmp_path: Path, said: bytes) -> None:
+def test_what_is_no_request_harms_nobody(tmp_path: Path, said: bytes, caplog: pytest.LogCaptureFixture) -> None:
     with running_mirror(tmp_path, mirror_table({"r.example": ""})) as mirror:
         with socket.create_connection(("127.0.0.1", httpx.URL(mirror.url).port), timeout=60) as client:
             client.sendall(said)
             client.recv(1000)
         assert mirror.get("/healthz").status_code == 200
+    assert not [each for each in caplog.records if each.exc_info]
 
 
 @pytest.mark.parametrize("text", ["5000", "host.example:5000", "127.0.0.1:", "127.0.0.1:99999", "::1:x", ""])

@@ -267,8 +267,42 @@ async def test_what_is_larger_than_the_quota_is_sent_all_the_same(
     async with copies(tmp_path / "copies", remote, quota=SIZE - 1) as made:
         await read(made.open(store, small), 1000)
         assert await read(made.open(store, large)) == data
-        assert made.used_bytes == 0
-    assert files(tmp_path / "copies") == set()
+        # And makes no room that it couldn't use.
+        assert made.used_bytes == 1000
+    assert files(tmp_path / "copies") == {name(small)}
+
+
+async def test_a_copy_makes_room_for_what_came_of_it(tmp_path: Path, store: ImageStore, remote: Remote) -> None:
+    before = [put(store, seed, SIZE // 4)[0] for seed in "abcd"]
+    large, data = put(store, "large")
+    remote.change = lambda file: Broken(file.getvalue()) if len(file.getvalue()) == SIZE else file
+    async with copies(tmp_path / "copies", remote, quota=SIZE) as made:
+        for each in before:
+            await read(made.open(store, each), SIZE // 4)
+        with pytest.raises(StoreError, match="went away"):
+            await read(made.open(store, large))
+        # Half of it came.
+        assert files(tmp_path / "copies") == {name(each) for each in before[2:]}
+        remote.change = lambda file: file
+        assert await read(made.open(store, large)) == data
+        assert files(tmp_path / "copies") == {name(large)}
+        assert made.used_bytes == SIZE
+
+
+async def test_a_copy_of_which_nothing_comes_makes_no_room(tmp_path: Path, store: ImageStore, remote: Remote) -> None:
+    before = [put(store, seed, SIZE // 4)[0] for seed in "abcd"]
+    large, _ = put(store, "large")
+    async with copies(tmp_path / "copies", remote, quota=SIZE) as made:
+        for each in before:
+            await read(made.open(store, each), SIZE // 4)
+        store.content.delete(large.digest)
+        with pytest.raises(ContentNotFoundError):
+            made.open(store, large)
+        remote.change = lambda _: io.BytesIO(b"?" * 100)
+        put(store, "large")
+        with pytest.raises((IntegrityError, RestartedError)):
+            await read(made.open(store, large))
+        assert files(tmp_path / "copies") == {name(each) for each in before[1:]}
 
 
 async def test_what_a_killed_process_left_is_removed(tmp_path: Path, store: ImageStore, remote: Remote) -> None:

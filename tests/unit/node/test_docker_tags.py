@@ -321,6 +321,31 @@ def test_commands_may_share_a_table(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["table.json"]
 
 
+class Meddler(str):
+    """A text whose comparison adds a row to a table, as another thread may at any time."""
+
+    __slots__ = ("table",)
+    table: HandlerTable
+
+    def __eq__(self, other: object) -> bool:
+        self.table.put(f"registry.example/new:{id(other)}", "arm", ARM)
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_table_may_be_changed_while_it_is_read(tmp_path: Path, is_file: bool) -> None:
+    table = HandlerTable(tmp_path / "table.json" if is_file else None)
+    for number in range(3):
+        table.put(f"registry.example/app:{number}", "arm", ARM)
+    sought, image = Meddler("registry.example/app:2"), Meddler(ARM)
+    sought.table = image.table = table
+    assert table.knows(sought)
+    assert set(table.of_image(image)) == {"arm"}
+    assert len(table.of_image(ARM)["arm"]) > 3
+
+
 def test_a_table_is_read_again_only_when_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "table.json"
     one, other = HandlerTable(path), HandlerTable(path)

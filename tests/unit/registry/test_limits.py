@@ -18,6 +18,7 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.registry.limits import TransferSlots
+from imagestore.registry.transport.addresses import Origin
 from tests.support.streams import drain
 from tests.unit.registry.wire import CONTENT, LAYER, ONE, OTHER, MakeBench
 
@@ -31,6 +32,18 @@ def test_hosts_do_not_take_each_others_places() -> None:
     slots, cancel = TransferSlots(1), CancelToken()
     slots.take(ONE, cancel=cancel)
     slots.take(OTHER, cancel=cancel)
+
+
+@pytest.mark.parametrize(
+    ("one", "another"), [("127.0.0.1", "::ffff:127.0.0.1"), ("::1", "0:0::1"), ("one.example", "One.example")]
+)
+def test_all_ports_and_spellings_of_a_host_share_its_places(one: str, another: str) -> None:
+    slots = TransferSlots(1)
+    taken = slots.take(Origin("https", one, 443), cancel=CancelToken())
+    with pytest.raises(DeadlineExceededError):
+        slots.take(Origin("http", another, 5000), cancel=CancelToken(0.01))
+    taken.give_back()
+    slots.take(Origin("http", another, 5000), cancel=CancelToken())
 
 
 def test_a_place_given_back_twice_is_one_place() -> None:

@@ -45,6 +45,15 @@ def is_closed_by_client(proxy: Server, connection: int) -> bool:
     return not thread.is_alive()
 
 
+def test_transfers_from_many_hosts_keep_out_no_further_one(proxy: Server, transport: ProxiedTransport) -> None:
+    count = 80
+    proxy.scripts += [whole(b"body")] * count
+    with contextlib.ExitStack() as stack:
+        answers = [stack.enter_context(contextlib.closing(ask(transport))) for _ in range(count)]
+        assert proxy.connections == count
+        assert [answer.status_code for answer in answers] == [200] * count
+
+
 def test_idle_connections_are_closed_at_once(proxy: Server, transport: ProxiedTransport) -> None:
     proxy.scripts += [whole()] * 2
     assert [read(transport), read(transport)] == [BODY] * 2

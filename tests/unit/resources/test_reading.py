@@ -214,7 +214,15 @@ def test_the_package_needs_the_standard_library_alone() -> None:
                 "imagestore",
                 *(
                     f"imagestore.{name}"
-                    for name in ("_version", "errors", "util", "util.known_members", "util.public_names", "util.text")
+                    for name in (
+                        "_version",
+                        "errors",
+                        "util",
+                        "util.known_members",
+                        "util.logins",
+                        "util.public_names",
+                        "util.text",
+                    )
                 ),
             ]
         ),

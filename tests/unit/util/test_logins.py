@@ -63,6 +63,11 @@ def test_a_references_mistake_is_shown(text: str) -> None:
     assert reference_without_login(text) == text
 
 
+def test_a_message_keeps_names_of_files_with_an_at() -> None:
+    said = "endpoint 'unix:///run/a@b.sock': /run//x@y isn't there; m.example/a@sha256:00 from https://m.example"
+    assert without_logins(said) == said
+
+
 def test_every_error_leaves_out_the_logins_that_it_quotes() -> None:
     quoted = "upstream 'https://user:top@wo/rd@m.example/x': not known; see https://n.example or ops@n.example"
     shown = "upstream 'https://***@m.example/x': not known; see https://n.example or ops@n.example"

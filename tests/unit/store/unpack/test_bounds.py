@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import itertools
 import os
 import sys
 import tarfile
@@ -281,19 +282,19 @@ def test_a_folder_that_is_opaque_twice_keeps_what_came_between(tmp_path: Path) -
 
 
 def cancelled_by(monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> tuple[CancelToken, list[str]]:
-    """A token that a call of the system cancels, and the calls of it since."""
-    token, calls = CancelToken(), []
+    """A token that the ``at``-th call of the system of this name cancels, and the calls of it afterwards."""
+    token, since, number = CancelToken(), list[str](), itertools.count(1)
     call = getattr(os, name)
 
     def _call(*args: object, **given: object) -> object:
-        calls.append(str(args[0]))
-        if len(calls) == at:
+        if token.is_cancelled:
+            since.append(str(args[0]))
+        elif next(number) == at:
             token.cancel()
-            calls.clear()
         return call(*args, **given)
 
     monkeypatch.setattr(os, name, _call)
-    return token, calls
+    return token, since
 
 
 def test_a_cancellation_ends_a_long_removal_and_the_next_unpacking_ends_the_rest(
@@ -307,7 +308,7 @@ def test_a_cancellation_ends_a_long_removal_and_the_next_unpacking_ends_the_rest
                 store.unpack(REFERENCE, tmp_path / "root", is_rootless=IS_ROOTLESS, cancel=token)
         assert len(removed) < 10
         (rest,) = (each for each in tmp_path.iterdir() if each.name != "store")
-        assert f"remove {rest}, or do the same again" in ended.value.hint
+        assert f"remove {rest}, which has what is left" in ended.value.hint
         os.utime(rest, (1, 1))
         store.unpack(REFERENCE, tmp_path / "root", is_rootless=IS_ROOTLESS)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["root", "store"]

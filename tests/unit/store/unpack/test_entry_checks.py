@@ -283,16 +283,39 @@ def test_an_entry_of_a_folder_replaces_its_attributes(tmp_path: Path) -> None:
     assert os.listxattr(tmp_path / "root/d") == []
 
 
-@needs_root
-def test_files_inherit_no_access_lists_from_the_place(tmp_path: Path) -> None:
+DEFAULT_ACL = "system.posix_acl_default"
+
+
+@pytest.fixture
+def acl(tmp_path: Path) -> bytes:
+    """An access list as the kernel has it (acl(5)): version 2, then tag, permissions and id of each line."""
     everybody = 2**32 - 1
-    # acl(5) as the kernel has it: version 2, then tag, permissions and id of each.
     lines = [(0x01, 7, everybody), (0x02, 7, 1234), (0x04, 5, everybody), (0x10, 7, everybody), (0x20, 5, everybody)]
     packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *each) for each in lines)
+    (tmp_path / "probe").mkdir()
     try:
-        os.setxattr(tmp_path, "system.posix_acl_default", packed)
+        os.setxattr(tmp_path / "probe", DEFAULT_ACL, packed)
     except OSError as error:
         pytest.skip(f"no access lists here: {error}")
+    return packed
+
+
+@needs_root
+def test_files_inherit_no_access_lists_from_the_layer(tmp_path: Path, acl: bytes) -> None:
+    info, _ = folder("d")
+    records = {f"SCHILY.xattr.{DEFAULT_ACL}": acl.decode("utf-8", "surrogateescape")}
+    rest = archive([entry("d/a"), entry("d/i/a"), folder("d/f"), folder("e"), entry("d/b")])
+    lower = layer_from_tar(with_records(records, info.tobuf(tarfile.USTAR_FORMAT) + rest))
+    unpacked(tmp_path, lower, made(entry("d/c"), entry("d/j/a"), entry("d/.wh.b"), entry("d/.wh..wh..opq")))
+    found = {str(each.relative_to(tmp_path / "root")): os.listxattr(each) for each in (tmp_path / "root").rglob("*")}
+    assert {name: xattrs for name, xattrs in found.items() if xattrs} == {"d": [DEFAULT_ACL]}
+    assert sorted(found) == ["d", "d/c", "d/j", "d/j/a", "e"]
+    assert os.getxattr(tmp_path / "root/d", DEFAULT_ACL) == acl
+
+
+@needs_root
+def test_files_inherit_no_access_lists_from_the_place(tmp_path: Path, acl: bytes) -> None:
+    os.setxattr(tmp_path, DEFAULT_ACL, acl)
     unpacked(tmp_path, made(folder("d"), entry("d/a"), entry("i/a")))
     for name in ("root", "root/d", "root/d/a", "root/i", "root/i/a"):
         assert os.listxattr(tmp_path / name) == [], name

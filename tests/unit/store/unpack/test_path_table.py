@@ -18,7 +18,11 @@ PATHS = st.text(st.sampled_from("ab/\udcff"), max_size=4)
 def test_it_says_what_a_dictionary_says(entries: list[tuple[str, int]], most: int, other: str) -> None:
     table, model = PathTable(tempfile.TemporaryFile, most_in_memory=most), dict[str, int]()
     for path, value in entries:
-        table[path] = model[path] = value
+        if value % 2:
+            table[path] = model[path] = value
+        else:
+            assert table.include(path, value) == model.get(path, 0)
+            model[path] = model.get(path, 0) | value
         assert table.in_memory <= most
         assert bool(table)
     assert {path: table[path] for path in model} == model
