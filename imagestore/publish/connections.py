@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imagestore.publish.containerd import Containerd
+    from imagestore.publish.image_records import RecordKeeper
     from imagestore.publish.image_states import ImageStates
     from imagestore.publish.owner_lock import OwnerLock
     from imagestore.publish.wanted import Owner
@@ -29,6 +30,7 @@ class Connections:
         owner: whose records are made.
         lock: makes this process the publisher; taken before the first connection.
         states: of the images; nothing is known of them after a loss.
+        records: in containerd; nothing is known of them after a loss.
         mode: one of CONTENT_MODES.
         takes_over: as for connect().
         clock: seconds since 1970.
@@ -43,6 +45,7 @@ class Connections:
         owner: Owner,
         lock: OwnerLock,
         states: ImageStates,
+        records: RecordKeeper,
         *,
         mode: str,
         takes_over: bool,
@@ -52,6 +55,7 @@ class Connections:
         self._owner = owner
         self._owner_lock = lock
         self._states = states
+        self._records = records
         self._mode = mode
         self._takes_over = takes_over
         self._clock = clock
@@ -107,6 +111,7 @@ class Connections:
         """containerd was away: another one may answer the next time."""
         with self._connecting:
             self._known = None
+        self._records.unknown()
         self._states.unknown()
 
     def context(self, store: ImageStore, connection: Connection) -> PublishContext:

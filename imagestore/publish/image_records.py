@@ -43,6 +43,10 @@ class RecordKeeper:
         # Held between the last look at what is wanted and the change of records that follows from it.
         self._lock = threading.Lock()
 
+    def unknown(self) -> None:
+        """Nothing is known of containerd any more: what was accepted may not lead to its image now."""
+        self._accepted = set()
+
     def wanted(self, store: ImageStore, image_id: str = "") -> dict[str, WantedImage]:
         """What containerd should have of a store's records, by image id; of one id only with those that share names."""
         images = store.metadata.images

@@ -95,10 +95,17 @@ class Publisher:
         self.states = ImageStates(clock)
         self.totals = PublishTotals()
         self._lock = OwnerLock(store.root, self.client.address, namespace)
-        self._connections = Connections(
-            self.client, self.owner, self._lock, self.states, mode=content, takes_over=takes_over, clock=clock
-        )
         self.records = RecordKeeper(self.client, self.owner, self._lend)
+        self._connections = Connections(
+            self.client,
+            self.owner,
+            self._lock,
+            self.states,
+            self.records,
+            mode=content,
+            takes_over=takes_over,
+            clock=clock,
+        )
         self._images = ImagePublisher(
             self._connections, self.records, self.states, self.totals, self._lend, self._cancel
         )

@@ -181,7 +181,7 @@ class PublishMachine(RuleBasedStateMachine):
     def others_remove_content(self, place: int) -> None:
         """Manifests and configs, before a restart: the CRI plugin doesn't know their images any more."""
         digests = sorted(self.fake.blobs())
-        if digests and not self.theirs:
+        if digests:
             self.fake.remove_content(digests[place % len(digests)])
             self.restart_containerd(is_wiped=False)
 

@@ -267,6 +267,19 @@ def test_somebody_elses_record_that_leads_to_the_same_image_is_left_alone(
     assert image_id not in fake.images() or fake.runs(image_id)
 
 
+def test_somebody_elses_record_that_leads_nowhere_any_more_is_taken_over(
+    here: PublishingNode, publisher: Publisher, fake: FakeContainerd
+) -> None:
+    fake.pull(APP, app())
+    here.pull()
+    publisher.reconcile()
+    fake.remove_content(str(app().target.digest))
+    fake.restart()
+    publisher.disconnected()
+    assert publisher.reconcile().failed == {}
+    assert here.unmet() == []
+
+
 def test_somebody_elses_record_that_leads_elsewhere_is_taken_over(
     here: PublishingNode, publisher: Publisher, fake: FakeContainerd, caplog: pytest.LogCaptureFixture
 ) -> None:
