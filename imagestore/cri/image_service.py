@@ -54,6 +54,8 @@ HANDLER_ANNOTATION: Final = "io.containerd.cri.runtime-handler"
 _STREAM_BATCH: Final = 200
 #: A status call that makes an image runnable ends after this; the kubelet waits two minutes.
 READY_SECONDS: Final = 110.0
+#: How long a removal waits for the runtime, which follows later if it takes longer.
+REMOVED_SECONDS: Final = 30.0
 #: Before the caller's own limit, so that it gets an answer.
 _MARGIN_SECONDS: Final = 1.0
 # Log limits for texts of callers: Kubernetes' names have up to 63 and 253 characters; UIDs are shorter than 64.
@@ -224,7 +226,11 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
             self._use.forget()
         for reference, owner in removal.removed:
             log.info("removed", extra={"reference": reference, "handler": owner})
-        await asyncio.shield(asyncio.wrap_future(self._readiness.removed()))
+        try:
+            following = asyncio.shield(asyncio.wrap_future(self._readiness.removed()))
+            await asyncio.wait_for(following, REMOVED_SECONDS)
+        except TimeoutError:
+            log.warning("the runtime hasn't removed it yet", extra={"image": name})
         return api_pb2.RemoveImageResponse()
 
     async def ImageFsInfo(  # noqa: N802 - the interface's name

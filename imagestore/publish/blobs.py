@@ -22,7 +22,7 @@ from imagestore.publish.model import ContentWay
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from imagestore.content.api import ContentStore
     from imagestore.oci.descriptor import Descriptor
@@ -128,8 +128,12 @@ class BlobBringer:
         self._replace(layer.digest)
         return True
 
-    def relink(self, layer: Descriptor) -> bool:
+    def relink(self, layer: Descriptor, verify: Callable[[Descriptor], None]) -> bool:
         """Link a layer that stays in containerd again, after a repair or an import gave the store another file.
+
+        Args:
+            layer: which.
+            verify: raises IntegrityError where the store's file is damaged: containerd's may be the last good one.
 
         Returns:
             Whether it was another file.
@@ -139,6 +143,7 @@ class BlobBringer:
         source = self._content.path(layer.digest)
         if self._folder.size(layer.digest) is None or self._folder.is_same_file(source, layer.digest):
             return False
+        verify(layer)
         self._replace(layer.digest)
         return True
 

@@ -6,6 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from imagestore.errors import ImageStoreError
 from imagestore.publish.blobs import BlobBringer
 from imagestore.publish.connection import Connection, connect
 from imagestore.publish.owner_state import OwnerState
@@ -106,6 +107,13 @@ class Connections:
         known, notes = self._known, self._states.notes()
         way, why = (known.way, known.way_reason) if known is not None else (None, "")
         return OwnerState(os.getpid(), self._client.address, self._client.namespace, reason, way, why, notes)
+
+    def check(self) -> None:
+        """One call wasn't answered: forget the connection if containerd doesn't answer at all."""
+        try:
+            self._client.version()
+        except ImageStoreError:
+            self.lost()
 
     def lost(self) -> None:
         """containerd was away: another one may answer the next time."""

@@ -111,7 +111,7 @@ class FolderSnapshots:
             return
         path = str(self._folder(chain_id))
         try:
-            with self._read(parent) as below, new_folder(path) as top, entry_named(path):
+            with self._read(parent) as below, new_folder(path, cancel=self._unpacker.cancel) as top, entry_named(path):
                 close_new(top)
                 os.mkdir(_TREE, _CLOSED, dir_fd=top)
                 with _opened(_TREE, top) as tree:

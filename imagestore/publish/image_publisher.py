@@ -94,7 +94,7 @@ class ImagePublisher:
             raise PublishError(f"image {image_id}: not published into containerd: {error}") from error
         except ImageStoreError as error:
             if isinstance(error, ServiceUnavailableError):
-                self._connections.lost()
+                self._connections.check()
             self._states.failed(entry, str(error), number)
             log.warning("not published", extra={"image_id": image_id, "error": str(error), "hint": error.hint})
             raise PublishError(

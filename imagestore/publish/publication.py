@@ -338,12 +338,16 @@ def _is_whole(content: ContentStore, blob: Descriptor, cancel: CancelToken) -> b
     return True
 
 
-def relink_layers(context: PublishContext, images: Iterable[WantedImage]) -> None:
-    """Let kept links lead to the store's files of now: a repair makes other ones."""
+def relink_layers(context: PublishContext, images: Iterable[WantedImage], cancel: CancelToken) -> None:
+    """Let kept links lead to the store's files of now: a repair makes other ones. Damaged ones replace nothing."""
+
+    def _verify(blob: Descriptor) -> None:
+        verify_blob(context.content, blob, cancel)
+
     for manifest in {each.digest: each for image in images for each in image.manifests}.values():
         with contextlib.suppress(DocumentError, ContentNotFoundError, IntegrityError):  # publishing it says so
             for layer in ImageDocuments.read(context.content, manifest).layers:
-                if context.bringer.relink(layer.blob):
+                if context.bringer.relink(layer.blob, _verify):
                     log.info("linked again", extra={"blob": str(layer.blob.digest)})
 
 

@@ -13,7 +13,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import InvalidInputError, PreconditionError, ServiceUnavailableError
+from imagestore.errors import ImageStoreError, InvalidInputError, PreconditionError, ServiceUnavailableError
 from imagestore.publish.connection import CONTENT_MODES
 from imagestore.publish.connections import Connections
 from imagestore.publish.containerd import Containerd
@@ -111,6 +111,8 @@ class Publisher:
         )
         self._status = StatusReader(self.client, self.owner, self.records, self._lock, content)
         self._executor = ThreadPoolExecutor(PUBLISHES_AT_ONCE, thread_name_prefix="publish")
+        # Apart: image collection waits for them, on a full disk, and must not wait for publishes.
+        self._removals = ThreadPoolExecutor(1, thread_name_prefix="unpublish")
         self._deliveries = Deliveries(self.states, self._cancel)
 
     # Once, for programs.
@@ -236,7 +238,7 @@ class Publisher:
         What can't be done now, the next reconciliation does.
         """
         self._cancel.check()
-        return self._executor.submit(self._follow_removal)
+        return self._removals.submit(self._follow_removal)
 
     @contextlib.contextmanager
     def pulling(self, runtime_handler: str, observer: Observer) -> Iterator[Observer]:
@@ -279,7 +281,7 @@ class Publisher:
                 known = [each for each in wanted.values() if self.states.entry(each.image_id).can_run]
                 unready = connection.unpacked.unready(store.content, known)
                 if self._mode == "link":
-                    relink_layers(self._connections.context(store, connection), wanted.values())
+                    relink_layers(self._connections.context(store, connection), wanted.values(), self._cancel)
             found = self.records.compare(wanted)
             removed = self.records.remove(store, number, found)
         self._forget_all_but(wanted)
@@ -308,6 +310,7 @@ class Publisher:
         self.cancel("the publisher was closed")
         self._deliveries.close()
         self._executor.shutdown(cancel_futures=True)
+        self._removals.shutdown(cancel_futures=True)
         self.client.close()
         self._lock.release()
 
@@ -331,6 +334,8 @@ class Publisher:
                 found = self.records.compare(wanted)
                 self.records.remove(store, number, found)
             self._forget_all_but(wanted)
-        except ServiceUnavailableError as error:
-            self.disconnected()
+        except ImageStoreError as error:
+            # The store has removed them; the next reconciliation takes them away.
+            if isinstance(error, ServiceUnavailableError):
+                self.disconnected()
             log.warning("removal is not published yet", extra={"error": str(error)})

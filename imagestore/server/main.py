@@ -263,7 +263,7 @@ class ServerProcess:
         if self._mirror is not None:
             await self._mirror.reload()
         if self._publisher is not None:
-            self._publisher.reload()
+            await asyncio.to_thread(self._publisher.reload)
         handlers = sorted(store.config.handlers)
         log.info("reloaded", extra={"handlers": handlers})
         _log_findings(store.config)
@@ -293,7 +293,7 @@ class ServerProcess:
                 if self._mirror is not None:
                     await self._mirror.reload()
                 if self._publisher is not None:
-                    self._publisher.reload()
+                    await asyncio.to_thread(self._publisher.reload)
             reported = ""
             log.warning("opened again", extra={"reason": "the database isn't the one that was open any more"})
 
@@ -327,6 +327,8 @@ class ServerProcess:
         self._watch.stop_all()
         await asyncio.gather(*(server.stop(_LAST_SECONDS) for server in self._servers))
         hurried.cancel()
+        if self._publisher is not None:  # before the pulls are waited for, which wait for its work
+            await asyncio.to_thread(self._publisher.cancel)
         await services.close()
         log.info("stopped")
 

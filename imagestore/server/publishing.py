@@ -79,6 +79,10 @@ class ServedPublisher:
         with self._workers.lend() as store:
             return Path(store.config.containerd_root)
 
+    def cancel(self) -> None:
+        """End calls to containerd and what waits for them; close() follows."""
+        self.publisher.cancel("the server is being stopped")
+
     def close(self) -> None:
         """End the work; what was begun is continued by the next start."""
         self.follower.close()

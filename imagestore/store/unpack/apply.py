@@ -92,7 +92,7 @@ class LayerApplier:
         self.unpacked = Unpacked()
         # The root's, when no layer has an entry of it: as umoci leaves it.
         self._root = FileMetadata(os.geteuid(), os.getegid(), 0o755, (0, 0), ())
-        self._brought = BroughtPaths(tree.temporary_file, is_lowest=True)
+        self._brought = BroughtPaths(tree.temporary_file, is_lowest=True, check=tree.check)
         self._current: _CurrentFolder | None = None
 
     def inherit(self, descriptor: int, parts: Parts, metadata: FileMetadata) -> None:
@@ -104,7 +104,7 @@ class LayerApplier:
             self._set_on_new_folder(descriptor, parts, metadata)
         else:
             self._root = metadata
-            self._brought = BroughtPaths(self._tree.temporary_file, is_lowest=False)
+            self._brought = BroughtPaths(self._tree.temporary_file, is_lowest=False, check=self._tree.check)
 
     def apply(self, stream: LayerStream, *, what: str) -> None:
         """Apply one layer.
@@ -125,7 +125,7 @@ class LayerApplier:
                     error.filename, error.filename2 = entry.name, None
                     raise
             self._leave()
-        self._brought = BroughtPaths(self._tree.temporary_file, is_lowest=False)
+        self._brought = BroughtPaths(self._tree.temporary_file, is_lowest=False, check=self._tree.check)
 
     def _apply_entry(self, entry: Entry, stream: LayerStream, what: str) -> None:
         above, _, name = entry.name.rpartition("/")

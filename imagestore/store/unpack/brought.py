@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore.store.unpack.path_table import PathTable
+from imagestore.util.cancel import never_cancelled
 from imagestore.util.trees import Choice
 
 if TYPE_CHECKING:
@@ -25,11 +26,13 @@ class BroughtPaths:
 
     Args:
         is_lowest: there is no layer below, so nothing has to be kept.
-        open_file: see PathTable.
+        open_file, check: see PathTable.
     """
 
-    def __init__(self, open_file: Callable[[], IO[bytes]], *, is_lowest: bool) -> None:
-        self._table = PathTable(open_file)
+    def __init__(
+        self, open_file: Callable[[], IO[bytes]], *, is_lowest: bool, check: Callable[[], None] = never_cancelled
+    ) -> None:
+        self._table = PathTable(open_file, check=check)
         self._is_lowest = is_lowest
         self._has_clean = False
 

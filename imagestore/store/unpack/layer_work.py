@@ -84,6 +84,7 @@ class LayerUnpacker:
     def _pieces(self, file: BinaryIO, layer: Descriptor) -> Iterator[bytes]:
         done = 0
         while piece := file.read(_READ_BYTES):
+            self.cancel.check()  # a piece may be nothing without its compression, and so may all the others
             yield piece
             done += len(piece)
             self.observer(LayerUnpacking(layer, done))

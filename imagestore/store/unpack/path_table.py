@@ -10,11 +10,14 @@ import hashlib
 import os
 from typing import IO, TYPE_CHECKING, Final
 
+from imagestore.util.cancel import never_cancelled
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 #: Paths that are kept in memory: about ten megabytes.
 MOST_IN_MEMORY: Final = 65_536
+_SECRET: Final = 16
 _DIGEST: Final = 15
 #: In the file: a digest, and a byte with the value, which is 0 in a slot that is free.
 _SLOT: Final = _DIGEST + 1
@@ -31,10 +34,20 @@ class PathTable:
     Args:
         open_file: a new file without a name, open for reading and writing.
         most_in_memory: paths; the file is made when there are more.
+        check: called often in long copies; what it raises ends them.
     """
 
-    def __init__(self, open_file: Callable[[], IO[bytes]], *, most_in_memory: int = MOST_IN_MEMORY) -> None:
+    def __init__(
+        self,
+        open_file: Callable[[], IO[bytes]],
+        *,
+        most_in_memory: int = MOST_IN_MEMORY,
+        check: Callable[[], None] = never_cancelled,
+    ) -> None:
         self._open_file = open_file
+        self._check = check
+        # A layer's author can't choose names that fall into the same slots.
+        self._secret = os.urandom(_SECRET)
         self._most_in_memory = most_in_memory
         self._known: dict[bytes, int] = {}
         self._slots: _Slots | None = None
@@ -48,19 +61,23 @@ class PathTable:
         return len(self._known)
 
     def __getitem__(self, path: str) -> int:
-        key = _key(path)
+        key = self._key(path)
         return self._known.get(key, 0) if self._slots is None else self._slots.find(key)[1]
 
     def __setitem__(self, path: str, value: int) -> None:
-        self._set(_key(path), value)
+        self._set(self._key(path), value)
 
     def include(self, path: str, bits: int) -> int:
         """Add bits to the number of a path; returns the number that it had before."""
-        key = _key(path)
+        key = self._key(path)
         before = self._known.get(key, 0) if self._slots is None else self._slots.find(key)[1]
         if before | bits != before:
             self._set(key, before | bits)
         return before
+
+    def _key(self, path: str) -> bytes:
+        data = path.encode("utf-8", "surrogateescape")
+        return hashlib.blake2b(data, digest_size=_DIGEST, key=self._secret).digest()
 
     def _set(self, key: bytes, value: int) -> None:
         if self._slots is not None:
@@ -68,9 +85,15 @@ class PathTable:
             return
         self._known[key] = value
         if len(self._known) > self._most_in_memory:
-            self._slots = _Slots(self._open_file, len(self._known) * _ROOM)
-            for each, its_value in self._known.items():
-                self._slots.put(each, its_value)
+            slots = _Slots(self._open_file, len(self._known) * _ROOM, self._check)
+            try:
+                for each, its_value in self._known.items():
+                    self._check()
+                    slots.put(each, its_value)
+            except BaseException:
+                slots.close()
+                raise
+            self._slots = slots
             self._known.clear()
 
     def close(self) -> None:
@@ -84,8 +107,9 @@ class PathTable:
 class _Slots:
     """A hash table in a file, with linear probing. It is never more than half full."""
 
-    def __init__(self, open_file: Callable[[], IO[bytes]], count: int) -> None:
+    def __init__(self, open_file: Callable[[], IO[bytes]], count: int, check: Callable[[], None]) -> None:
         self._open_file = open_file
+        self._check = check
         self._file = open_file()
         self._descriptor = self._file.fileno()
         self._count = count
@@ -115,9 +139,14 @@ class _Slots:
         self.put(key, value)
         if self._taken * 2 <= self._count:
             return self
-        larger = _Slots(self._open_file, self._taken * _ROOM)
-        for each, its_value in self._items():
-            larger.put(each, its_value)
+        larger = _Slots(self._open_file, self._taken * _ROOM, self._check)
+        try:
+            for each, its_value in self._items():
+                self._check()
+                larger.put(each, its_value)
+        except BaseException:
+            larger.close()
+            raise
         self.close()
         return larger
 
@@ -131,7 +160,3 @@ class _Slots:
     def close(self) -> None:
         """Give the file back."""
         self._file.close()
-
-
-def _key(path: str) -> bytes:
-    return hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=_DIGEST).digest()

@@ -81,14 +81,14 @@ class Tree:
 
     def __init__(self, descriptor: int, *, what: str, check: Callable[[], None] = never_cancelled) -> None:
         self.what = what
-        self._check = check
+        self.check = check
         self._root = Folder(os.dup(descriptor), ())
         #: Folders that were used last, by the names that led there.
         self._open: OrderedDict[Parts, Folder] = OrderedDict()
         self.implied = 0
         self.has_default_acl = False
         #: What the owner of a folder may not do in it at the end, by its path.
-        self._closed = PathTable(self.temporary_file)
+        self._closed = PathTable(self.temporary_file, check=check)
 
     def close(self) -> None:
         """Close all folders."""
@@ -220,7 +220,7 @@ class Tree:
             return
         state = self.state_of(above)
         if stat.S_ISDIR(kind):
-            remove_folder(above, parts[-1], check=self._check)
+            remove_folder(above, parts[-1], check=self.check)
         else:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(parts[-1], dir_fd=above)
@@ -237,7 +237,7 @@ class Tree:
         if not self.is_folder(parts):
             return
         above = "".join(f"{part}/" for part in parts)
-        prune(self.folder(parts, is_making=False), lambda path: choose(above + path), check=self._check)
+        prune(self.folder(parts, is_making=False), lambda path: choose(above + path), check=self.check)
         self._forget()
 
     def close_later(self, parts: Parts, bits: int) -> None:
@@ -254,7 +254,7 @@ class Tree:
                 os.fchmod(folder, stat.S_IMODE(os.fstat(folder).st_mode) & ~bits)
 
         if self._closed:
-            prune(self._root.descriptor, lambda _: Choice.ENTER, check=self._check, on_leaving=_close)
+            prune(self._root.descriptor, lambda _: Choice.ENTER, check=self.check, on_leaving=_close)
 
     def is_folder(self, parts: Parts) -> bool:
         """Whether a name is a folder's, and no link's."""

@@ -365,13 +365,31 @@ def test_a_damaged_document_that_can_not_be_replaced(here: Bringing, monkeypatch
 
 
 def test_a_kept_layer_is_linked_again_after_a_repair(here: Bringing) -> None:
+    def whole(blob: Descriptor) -> None:
+        """The store's file is."""
+
     bringer, layer = here.bringer(ContentWay.LINKED), descriptor(LAYER)
-    assert not bringer.relink(layer)  # containerd doesn't have it
+    assert not bringer.relink(layer, whole)  # containerd doesn't have it
     here.layer(ContentWay.LINKED)
-    assert not bringer.relink(layer)
+    assert not bringer.relink(layer, whole)
     path = here.content.path(layer.digest)
     path.unlink()
     path.write_bytes(LAYER)
-    assert bringer.relink(layer)
+    assert bringer.relink(layer, whole)
     assert path.samefile(here.fake.state.path(str(layer.digest)))
-    assert not here.bringer(ContentWay.OWN_FILE).relink(layer)
+    assert not here.bringer(ContentWay.OWN_FILE).relink(layer, whole)
+
+
+def test_a_damaged_file_of_the_store_replaces_nothing(here: Bringing) -> None:
+    bringer, layer = here.bringer(ContentWay.LINKED), descriptor(LAYER)
+
+    def damaged(blob: Descriptor) -> None:
+        raise IntegrityError(f"{blob.digest} is damaged")
+
+    here.layer(ContentWay.LINKED)
+    path = here.content.path(layer.digest)
+    path.unlink()
+    path.write_bytes(b"other")
+    with pytest.raises(IntegrityError, match="is damaged"):
+        bringer.relink(layer, damaged)
+    assert here.fake.state.path(str(layer.digest)).read_bytes() == LAYER
