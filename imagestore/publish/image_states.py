@@ -237,6 +237,11 @@ class ImageStates:
         with self._lock:
             return [key for key, each in self._entries.items() if each.next_try is not None and each.next_try <= now]
 
+    def published(self) -> set[str]:
+        """The ids that were found as wanted, and of which nothing else was heard since."""
+        with self._lock:
+            return {key for key, each in self._entries.items() if each.state is ImageState.PUBLISHED}
+
     def left_over(self) -> set[str]:
         """The ids of images of which something was begun that nobody works on: their leases are to be ended."""
         with self._lock:

@@ -58,7 +58,7 @@ class Publisher:
     Args:
         store: an embedded one. A server that replaces its store gives ``lend``, too.
         address: of containerd's socket, ``unix:///absolute/path``.
-        namespace: containerd's; its CRI plugin looks only into ``k8s.io``.
+        namespace: containerd's, in which its CRI plugin looks: ``k8s.io``.
         content: ``auto`` (layers are linked, or written as files, or sent, and not kept), ``link`` or ``copy`` (kept).
         takes_over: records that a store of this id made on another machine count as this store's.
         lend: gives the store of the moment, and keeps it open for a block.
@@ -82,6 +82,8 @@ class Publisher:
     ) -> None:
         if content not in CONTENT_MODES:
             raise InvalidInputError(f"content {content!r}: expected one of {', '.join(CONTENT_MODES)}")
+        if namespace != NAMESPACE:
+            raise InvalidInputError(f"namespace {namespace!r}: expected {NAMESPACE}, the only one in which CRI looks")
         if store.is_shared:
             raise PreconditionError(
                 f"{store.name}: a store that machines share can't be published: its records aren't one node's",
@@ -253,7 +255,7 @@ class Publisher:
             return
         with self._lend() as store:
             context = self._connections.context(store, connection)
-            snapshotters = store.config.snapshotters(runtime_handler)
+            snapshotters = store.config.snapshotters(runtime_handler or store.config.default_handler)
             with self._deliveries.of_pull(context, snapshotters, observer) as delivery:
                 yield delivery
 
@@ -286,6 +288,9 @@ class Publisher:
             removed = self.records.remove(store, number, found)
         self._forget_all_but(wanted)
         unmet = unready.union(found.to_publish, self.states.left_over() & wanted.keys())
+        if not is_full:
+            # Their records may be right and their layers gone.
+            unmet |= wanted.keys() - self.states.published()
         self.states.unmet(unmet)
         self.states.found_met(wanted.keys() - unmet, number)
         waiting = set() if is_full else self.states.waiting(unmet, number)

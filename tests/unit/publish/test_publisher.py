@@ -6,6 +6,7 @@ import os
 import threading
 from pathlib import Path
 
+import grpc
 import pytest
 
 from imagestore.errors import (
@@ -359,6 +360,8 @@ def test_bad_arguments(here: PublishingNode) -> None:
         here.publisher(content="move")
     with pytest.raises(InvalidInputError):
         Publisher(here.store, "tcp://127.0.0.1:1")
+    with pytest.raises(InvalidInputError, match="expected k8s"):
+        here.publisher(namespace="moby")
 
 
 def test_a_containerd_that_is_away(here: PublishingNode, fake: FakeContainerd) -> None:
@@ -438,6 +441,26 @@ def test_a_comparison_does_not_say_that_a_running_publish_is_done(
     fake.cri.hear()
     first.result()
     second.result()
+
+
+def test_right_records_alone_do_not_make_an_image_published(
+    here: PublishingNode, publisher: Publisher, fake: FakeContainerd
+) -> None:
+    """Its layers are gone and can't be unpacked again: whatever else happens, it is not said to run."""
+    image_id = here.pull()
+    publisher.reconcile()
+    top = fake.state.chains("k8s.io", image_id)[-1]
+    fake.state.remove_snapshot("k8s.io", "overlayfs", top)
+    fake.faults.refuse("Diff/Apply", grpc.StatusCode.UNKNOWN, count=1000)
+    assert publisher.reconcile().failed.keys() == {image_id}
+    for _ in range(3):
+        publisher.begin_reconcile(is_full=False)
+        with pytest.raises(PublishError):
+            publisher.ensure(Digest.parse(image_id)).result()
+        here.pull(OTHER, ARM)  # another change of the store
+    fake.faults.clear()
+    publisher.ensure(Digest.parse(image_id)).result()
+    assert fake.runs(image_id)
 
 
 @pytest.mark.parametrize("call", ["Snapshots/Commit", "Images/Create", "ImageService/ImageStatus"])

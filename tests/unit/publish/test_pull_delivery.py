@@ -10,14 +10,14 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from imagestore import BlobDone, Event, Observer, Selected
+from imagestore import BlobDone, Event, Observer, Selected, config
 from imagestore.oci.digest import Digest
 from imagestore.publish import ImageState, Publisher
 from imagestore.registry.events import ignore
 from imagestore.testing import build_artifact
 from tests.support.fake_containerd import FakeContainerd
 from tests.support.patience import until
-from tests.support.publishing import APP, ARM, KATA, OTHER, RUNC, PublishingNode, app
+from tests.support.publishing import APP, ARM, CONFIG, HOST, KATA, OTHER, RUNC, PublishingNode, app
 
 MANIFEST = app().manifests[0]
 #: What a pull of it says, in this order; the blobs in any other.
@@ -104,6 +104,18 @@ def test_a_pull_of_the_store(here: PublishingNode, publisher: Publisher, fake: F
             image = here.store.pull(APP, runtime_handler=handler, observer=observer)
         publisher.ensure(image.id).result()
     assert here.unmet() == []
+
+
+def test_the_default_handler_has_its_own_snapshotter(here: PublishingNode, connected: Publisher) -> None:
+    kata = config.loads(CONFIG.replace('default_runtime_name = "runc"', 'default_runtime_name = "kata"'), host=HOST)
+    here.store.config = kata
+    with connected.pulling("", ignore) as observer:
+        for event in EVENTS:
+            observer(event)
+        until(lambda: here.fake.committed("native"), "a layer is unpacked")
+    assert here.fake.committed("overlayfs") == set()
+    here.store.remove(APP, runtime_handler=RUNC)
+    connected.removed().result()
 
 
 def test_what_a_failed_pull_began_is_ended(
