@@ -75,7 +75,7 @@ def test_commands_beside_a_server(server: Server, fake: FakeContainerd, line: Co
     found = line.json("publish", "--status")
     assert (found["processId"], found["address"]) == (server.process.pid, fake.address)
     assert [(each["id"], each["state"]) for each in found["images"]] == [(image_id, "published")]
-    assert "linked" in found["images"][0]["bytesByWay"]
+    until(lambda: "linked" in line.json("publish", "--status")["images"][0]["bytesByWay"], "the server has told how")
     assert line.json("info")["containerd"]["processId"] == server.process.pid
     waited = line.json("publish")
     assert (waited["processId"], waited["unchanged"]) == (server.process.pid, 1)
