@@ -41,6 +41,8 @@ _STATE_SECONDS: Final = 1.0
 _SECOND_LOOK_SECONDS: Final = 1.0
 #: containerd's events are of all namespaces; the namespace is judged here.
 _IMAGES: Final = 'topic~="^/images/"'
+#: Takes nothing away from what was found; most of these are of our own records.
+_CREATED: Final = "/images/create"
 _CONTAINERS: Final = 'topic=="/containers/create"'
 
 
@@ -123,6 +125,9 @@ class PublishFollower:
                 reason = "containerd ended the stream of events"
             except ImageStoreError as error:
                 reason = str(error)
+            except Exception as error:
+                log.exception("hearing containerd's events failed")
+                reason = repr(error)
             if self._stopped_within(0):
                 break
             self._lost(reason)
@@ -139,6 +144,8 @@ class PublishFollower:
         elif namespace != self._publisher.client.namespace:
             return
         elif topic.startswith("/images/"):
+            if topic != _CREATED:
+                self._publisher.states.doubt()
             self._images_changed.set()
         else:
             self._containers_changed.set()
@@ -156,7 +163,7 @@ class PublishFollower:
         """Let other processes read how it stands, also before containerd answers."""
         if self.reason == self._said and time.monotonic() < self._state_at:
             return
-        with contextlib.suppress(StoreError):  # such as PublisherRunningError; the next connection says so
+        with contextlib.suppress(ImageStoreError):  # such as PublisherRunningError; the next connection says so
             self._publisher.note(self.reason)
         self._said, self._state_at = self.reason, time.monotonic() + _STATE_SECONDS
 
@@ -164,11 +171,11 @@ class PublishFollower:
         while not self._cancel.is_cancelled:
             self._wake.wait(LOOK_SECONDS)
             self._wake.clear()
-            self._state()
-            if not self._listening.is_set():
-                self._full_at = 0.0  # after a connection everything is compared
-                continue
             try:
+                self._state()
+                if not self._listening.is_set():
+                    self._full_at = 0.0  # after a connection everything is compared
+                    continue
                 has_compared = self._look()
             except ImageStoreError as error:
                 if self._stopped_within(0):
@@ -208,8 +215,7 @@ class PublishFollower:
             self._second_at = None
         if is_full or self._containers_changed.is_set():
             self._containers_changed.clear()
-            with self._lend() as store:
-                note_images_in_use(self._publisher.client, store)
+            self._note_in_use()
         for image_id in self._publisher.states.due():
             self._publisher.begin(image_id)
         if is_full:
@@ -217,6 +223,14 @@ class PublishFollower:
                 self._second_at = now + _SECOND_LOOK_SECONDS
             self._full_at = time.monotonic() + self._repair_seconds
         return has_compared
+
+    def _note_in_use(self) -> None:
+        try:
+            with self._lend() as store:
+                note_images_in_use(self._publisher.client, store)
+        except StoreError as error:
+            # A store that can't be written: nothing is evicted from it, and its images are published all the same.
+            log.warning("images in use aren't noted", extra={"error": str(error)})
 
     def _failed(self, error: Exception, hint: str) -> None:
         if self.reason != str(error):
