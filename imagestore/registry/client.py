@@ -241,10 +241,10 @@ class RegistryClient:
     def find_blob(self, reference: Reference, digest: Digest, *, cancel: CancelToken) -> Descriptor:
         """Find the size of a blob by its digest; the media type of the descriptor is application/octet-stream."""
         what = f"blob {digest} of {reference.name}"
-        call = Call("HEAD", reference.path, f"blobs/{digest}", what)
+        call = Call("GET", reference.path, f"blobs/{digest}", what)
 
         def _ask(session: Session) -> Descriptor:
-            return session.call(call, lambda response: manifests.described_blob(response, digest, what))
+            return manifests.described_blob(session, call, digest)
 
         return self._first(reference.host, {PULL}, _ask, what, cancel)
 

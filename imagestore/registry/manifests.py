@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from imagestore.errors import (
+    AccessDeniedError,
     DigestMismatchError,
     DocumentError,
     InvalidDigestError,
@@ -164,17 +165,6 @@ def announced_digest(headers: httpx.Headers) -> Digest | None:
         return None
 
 
-def check_announced(response: Response, descriptor: Descriptor, what: str) -> None:
-    """After a write: a registry that names another digest of the same algorithm has other bytes.
-
-    Raises:
-        DigestMismatchError: it does.
-    """
-    claimed = announced_digest(response.headers)
-    if claimed is not None and claimed.algorithm == descriptor.digest.algorithm and claimed != descriptor.digest:
-        raise DigestMismatchError(f"{what} at {response.host}", expected=str(descriptor.digest), actual=str(claimed))
-
-
 def _hint(content_type: str) -> str:
     return _PAGE_HINT if content_type in _PAGES else ""
 
@@ -232,18 +222,26 @@ def _from_head(response: Response, wanted: Digest | None, answered: Answered) ->
     return wanted
 
 
-def described_blob(response: Response, digest: Digest, what: str) -> Descriptor:
-    """The descriptor of a blob, from an answer to HEAD.
+def described_blob(session: Session, call: Call, digest: Digest) -> Descriptor:
+    """The descriptor of a blob, from the answer to HEAD, or to GET where that one fails or doesn't say the size.
 
     Raises:
-        RegistryError: another status than 200, or no size.
+        RegistryError: it isn't there, can't be asked for, or has no size.
     """
-    with response:
-        if response.status != 200:
-            raise failure(response, what=what)
-        size = response.length
-    if size is None:
-        raise ProtocolError(f"{what}: {response.host} doesn't say its size", host=response.host)
+
+    def _judged(response: Response) -> int:
+        with response:
+            if response.status != 200:
+                raise failure(response, what=call.what)
+            # Some servers don't know the length of a body that they don't send.
+            if response.length is None or (response.length == 0 and digest != Digest.of(b"", digest.algorithm)):
+                raise ProtocolError(f"{call.what}: {response.host} doesn't say its size", host=response.host)
+            return response.length
+
+    try:
+        size = session.call(replace(call, method="HEAD"), _judged)
+    except (ProtocolError, AccessDeniedError):
+        size = session.call(call, _judged)
     return Descriptor(media_types.OCTETS, digest, size)
 
 
