@@ -48,6 +48,9 @@ _MAX_ITEMS: Final = 100_000
 _MAX_BYTES: Final = 64 * 1024 * 1024
 # If several subjects share a fallback tag, the subject of each entry is looked up with a request.
 _MAX_COMPARED: Final = 100
+#: How registries say that they have no such list: not found, not understood, not allowed here, not made. Others leave
+#: open what there is.
+_ABSENT_STATUSES: Final = frozenset({400, 404, 405, 406, 410, 415, 501})
 _MAX_LINK_LENGTH: Final = 16 * 1024
 _MAX_LINKS: Final = 32
 _BETWEEN_LINKS: Final = re.compile(r"[ \t,]*")
@@ -134,8 +137,12 @@ def list_referrers(session: Session, reference: Reference, digest: Digest, artif
     """
     query = urlencode({"artifactType": artifact_type}) if artifact_type else ""
     call = Call("GET", reference.path, f"referrers/{digest}", what, query=query, accept=(media_types.OCI_INDEX,))
-    pages = _pages(session, call, absent_statuses=frozenset({404}))
+    pages = _pages(session, call, absent_statuses=_ABSENT_STATUSES)
     first = next(pages, None)
+    if first is None and query:
+        # Perhaps it is the filter that the registry doesn't have.
+        pages = _pages(session, replace(call, query=""), absent_statuses=_ABSENT_STATUSES)
+        first = next(pages, None)
     # Some servers answer unknown paths with another document; that does not mean that there are no referrers.
     if first is None or not _is_index(first):
         return _from_tag(session, reference, digest, artifact_type)
