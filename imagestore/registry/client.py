@@ -169,7 +169,7 @@ class RegistryClient:
         return self._first(reference.host, needed, _ask, what, cancel)
 
     def document(self, reference: Reference, descriptor: Descriptor, *, cancel: CancelToken) -> bytes:
-        """Fetch an index, a manifest or a config, at most 4 MiB, verified against size and digest.
+        """Fetch an index (at most 16 MiB), a manifest or a config (4 MiB), verified against size and digest.
 
         Content that the descriptor carries inline is taken from there.
 
@@ -180,7 +180,7 @@ class RegistryClient:
         if descriptor.data is not None:
             digests.verify(descriptor.data, descriptor.digest, descriptor.size, what=f"inline data of {what}")
             return descriptor.data
-        manifests.check_size(descriptor.size, what)
+        manifests.check_size(descriptor, what)
         if manifests.is_document(descriptor):
             path, accept = f"manifests/{descriptor.digest}", manifests.accepted(descriptor.media_type)
         else:

@@ -18,8 +18,9 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 from imagestore.errors import DocumentError, ProtocolError, ReferenceNotFoundError
 from imagestore.oci import digest as digests
 from imagestore.oci import media_types
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
+from imagestore.oci.decode import MAX_INDEX_BYTES, decode, limit_of
 from imagestore.oci.index import Index
+from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import PATH, TAG
 from imagestore.oci.referrers import TAG_DIGITS, fallback_tag
 from imagestore.registry.content_coding import read_decoded
@@ -160,7 +161,7 @@ def list_referrers(session: Session, reference: Reference, digest: Digest, artif
 
 def _referring(body: bytes, what: str) -> tuple[Descriptor, ...]:
     # Registries written in Go send null for an empty list.
-    if b"null" in body and decode(body, what).get("manifests", ()) is None:
+    if b"null" in body and decode(body, what, limit_bytes=MAX_INDEX_BYTES).get("manifests", ()) is None:
         return ()
     return Index.parse(body, media_type=media_types.OCI_INDEX, what=what).manifests
 
@@ -240,7 +241,8 @@ def _read_page(session: Session, call: Call, absent_statuses: frozenset[int], re
             return None
         if response.status != 200:
             raise failure(response, what=call.what)
-        body = read_decoded(response, MAX_DOCUMENT_BYTES)
+        # A list of referrers is an index.
+        body = read_decoded(response, limit_of(Kind.INDEX if media_types.OCI_INDEX in call.accept else Kind.OTHER))
     return _Page(body, response.headers, _next_query(session, call, response))
 
 
@@ -274,10 +276,11 @@ def _next_query(session: Session, call: Call, response: Response) -> str:
 def _is_index(page: _Page) -> bool:
     named = stated_type(page.headers)
     if named:
-        return media_types.kind(named) is media_types.Kind.INDEX
+        return media_types.kind(named) is Kind.INDEX
     try:
         # Go encodes a nil list as null.
-        return isinstance(decode(page.body, "answer").get("manifests", ""), list | None)
+        document = decode(page.body, "answer", limit_bytes=MAX_INDEX_BYTES)
+        return isinstance(document.get("manifests", ""), list | None)
     except DocumentError:
         return False
 
