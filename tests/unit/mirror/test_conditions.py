@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 import pytest
@@ -195,7 +195,9 @@ def test_referrers_come_with_all_that_the_registry_says(mirror: RunningMirror, u
 
 def push_padded(upstream: RegistryServer, tag: str, size: int, media_type: str) -> bytes:
     """A document of a size, under a tag."""
-    parts = {"manifests": []} if media_type == OCI_INDEX else {"config": IMAGE.manifests[0].config.members()}
+    parts: dict[str, Any] = (
+        {"manifests": []} if media_type == OCI_INDEX else {"config": IMAGE.manifests[0].config.members()}
+    )
     raw = json.dumps({"schemaVersion": 2, "mediaType": media_type, **parts, "annotations": {"a": ""}}).encode()
     raw = raw.replace(b'"a": ""', b'"a": "' + b"x" * (size - len(raw)) + b'"')
     repository = upstream.library.open("registry.example", "team/app")

@@ -20,7 +20,7 @@ SUBJECT: Final = Digest.of(b"subject")
 
 
 def document(media_type: str, **members: Any) -> tuple[Descriptor, bytes]:
-    parts = {"manifests": []} if media_type == OCI_INDEX else {"config": {}, "layers": []}
+    parts: dict[str, Any] = {"manifests": []} if media_type == OCI_INDEX else {"config": {}, "layers": []}
     raw = json.dumps({"schemaVersion": 2, "mediaType": media_type, **parts, **members}).encode()
     return Descriptor(media_type, Digest.of(raw), len(raw)), raw
 

@@ -27,11 +27,12 @@ from imagestore.errors import (
 from imagestore.registry import connect
 from imagestore.registry.blobs import Transfer
 from imagestore.registry.client import RegistryClient
-from imagestore.registry.credentials.model import Credential, GivenCredentials, Secret
+from imagestore.registry.credentials.model import Credential, GivenCredentials
 from imagestore.registry.retry import Timing
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.upload_sessions import upload_note
 from imagestore.util.files import StreamReader
+from imagestore.util.secret import Secret
 
 TARGET: Final = Reference.parse("registry.example/team/app:1")
 ONCE: Final = TransferPolicy(attempts=1)
