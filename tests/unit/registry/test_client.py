@@ -527,7 +527,9 @@ def test_an_index_may_be_longer_than_a_manifest(router: respx.MockRouter, bench:
         (5 << 20, media_types.OCI_INDEX, True),
         (5 << 20, media_types.OCI_MANIFEST, False),
     ):
-        parts = {"manifests": []} if media_type == media_types.OCI_INDEX else {"config": {}, "layers": []}
+        parts: dict[str, Any] = (
+            {"manifests": []} if media_type == media_types.OCI_INDEX else {"config": {}, "layers": []}
+        )
         body = json.dumps({"mediaType": media_type, **parts, "annotations": {"a": "x" * size}}).encode()
         headers = {"Content-Type": media_type if has_type else "application/json"}
         router.get(f"{BASE}/manifests/1").respond(200, headers=headers, content=body)
