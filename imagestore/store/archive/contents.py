@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ContentNotFoundError, SizeMismatchError
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+from imagestore.oci.decode import limit_of
 from imagestore.oci.digest import verify
 from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
@@ -88,7 +88,7 @@ class ArchiveOrigin:
         cancel.check()
         raw = self.made.get(descriptor.digest)
         if raw is None:
-            raw = read(self.source, self._place(descriptor), limit_bytes=MAX_DOCUMENT_BYTES)
+            raw = read(self.source, self._place(descriptor), limit_bytes=limit_of(descriptor.kind))
         verify(raw, descriptor.digest, descriptor.size, what=self._what(descriptor))
         return raw
 

@@ -176,16 +176,8 @@ class _ImageReader:
             self.places[layer.digest] = place
             if layer.digest == diff_id and (kind := _compression(source, place)):
                 self.packed[diff_id] = kind
-            layers.append(layout.render_descriptor(layer))
-        # Members in the order in which Go's encoder writes containerd's structure.
-        manifest = layout.render(
-            {
-                "schemaVersion": 2,
-                "mediaType": media_types.DOCKER_MANIFEST,
-                "config": layout.render_descriptor(config),
-                "layers": layers,
-            }
-        )
+            layers.append(layer)
+        manifest = layout.render_docker_manifest(config, layers)
         digest = Digest.of(manifest)
         self.made[digest] = manifest
         return Descriptor(media_types.DOCKER_MANIFEST, digest, len(manifest))

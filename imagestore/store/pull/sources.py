@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+from imagestore.oci.decode import limit_of
 from imagestore.oci.digest import verify
 from imagestore.oci.image_config import image_config
 from imagestore.oci.index import Index
@@ -182,7 +182,7 @@ class Documents:
         if self._content is None or not self._content.exists(descriptor.digest):
             return None
         try:
-            raw = self._content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+            raw = self._content.read(descriptor.digest, limit_bytes=limit_of(descriptor.kind))
         except ContentNotFoundError:
             return None
         except IntegrityError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from imagestore import BlobUploaded, CancelToken, Descriptor, Digest, Event, Reference, TransferPolicy
 from imagestore.errors import (
     AccessDeniedError,
+    AuthenticationError,
     DigestMismatchError,
     ImageStoreError,
     OperationCancelledError,
@@ -25,12 +27,15 @@ from imagestore.errors import (
 from imagestore.registry import connect
 from imagestore.registry.blobs import Transfer
 from imagestore.registry.client import RegistryClient
+from imagestore.registry.credentials.model import Credential, GivenCredentials
 from imagestore.registry.retry import Timing
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.upload_sessions import upload_note
 from imagestore.util.files import StreamReader
+from imagestore.util.secret import Secret
 
 TARGET: Final = Reference.parse("registry.example/team/app:1")
+ONCE: Final = TransferPolicy(attempts=1)
 SMALL: Final = b"small"
 LARGE: Final = bytes(range(256)) * (3 << 12)  # 3 MiB
 _PLACE: Final = re.compile(r"/v2/(?P<name>.+)/(?P<kind>blobs/uploads|blobs|manifests)/(?P<rest>.*)")
@@ -65,12 +70,16 @@ class Registry(httpx.BaseTransport):
     location: str = "/v2/team/app/blobs/uploads/{}"
     received: int = 0
     log: list[str] = field(default_factory=list)
+    patched: int = 202
+    elsewhere: httpx.BaseTransport | None = None
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         self.log.append(f"{request.method} {request.url.raw_path.decode()}")
         if self.faults and self.faults[0][0] == request.method:
             request.read()
             return self.faults.pop(0)[1]
+        if self.elsewhere is not None and request.url.host == "elsewhere.example":
+            return self.elsewhere.handle_request(request)
         found = _PLACE.fullmatch(request.url.path)
         assert found is not None, request.url
         handlers: dict[str, Callable[[httpx.Request, str, str], httpx.Response]] = {
@@ -111,7 +120,7 @@ class Registry(httpx.BaseTransport):
             return httpx.Response(416)
         self._take(request, kept)
         if request.method == "PATCH":
-            return httpx.Response(202, headers=place)
+            return httpx.Response(self.patched, headers=place)
         wanted = request.url.params["digest"]
         if str(Digest.of(bytes(kept))) != wanted:
             return httpx.Response(400, json={"errors": [{"code": "DIGEST_INVALID"}]})
@@ -188,14 +197,110 @@ def test_a_blob_is_mounted() -> None:
     assert key(LARGE) in registry.blobs
 
 
-@pytest.mark.parametrize("status", [400, 403, 404, 405])
-def test_a_mount_that_is_refused_is_an_upload(status: int) -> None:
-    registry = Registry(faults=[("POST", httpx.Response(status))] * (2 if status == 403 else 1))
-    if status == 403:
-        # A refusal is looked into once, then it stands.
-        registry.faults = registry.faults[:1]
+@pytest.mark.parametrize("status", [302, 307, 400, 404, 405, 406, 409, 422, 429, 500, 501, 503])
+def test_a_mount_that_fails_is_an_upload(status: int) -> None:
+    registry = Registry(faults=[("POST", httpx.Response(status, headers={"Retry-After": "1000"}))])
     done = upload(registry, LARGE, mount_from="other")
     assert (done.sent, done.mounted_from) == (len(LARGE), "")
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_mount_that_is_refused_is_looked_into_and_then_an_upload(status: int) -> None:
+    registry = Registry(faults=[("POST", httpx.Response(status))])
+    assert upload(registry, LARGE, mount_from="other").sent == len(LARGE)
+
+
+@pytest.mark.parametrize("fault", [httpx.ReadTimeout("late"), httpx.RemoteProtocolError("no HTTP")])
+def test_a_mount_without_an_answer_is_an_upload(fault: Exception) -> None:
+    class Silent(Registry):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            if "mount=" in str(request.url):
+                raise fault
+            return super().handle_request(request)
+
+    assert upload(Silent(), LARGE, mount_from="other").sent == len(LARGE)
+
+
+@pytest.mark.parametrize(
+    ("status", "location"),
+    [
+        (200, "/v2/team/app/blobs/{}"),
+        (201, "/v2/team/app/blobs/{}"),
+        (201, ""),
+        (204, "https://r.example/v2/a/blobs/{}"),
+    ],
+)
+def test_a_mount_may_succeed_with_any_success(status: int, location: str) -> None:
+    answer = httpx.Response(status, headers={"Location": location.format(Digest.of(LARGE))})
+    done = upload(Registry(faults=[("POST", answer)]), LARGE, mount_from="other")
+    assert (done.sent, done.mounted_from) == (0, "other")
+
+
+@pytest.mark.parametrize("status", [200, 201, 204])
+def test_an_upload_may_begin_with_any_success(status: int) -> None:
+    class Other(Registry):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            answer = super().handle_request(request)
+            answer.status_code = status if request.method == "POST" else answer.status_code
+            return answer
+
+    registry = Other()
+    assert upload(registry, LARGE, mount_from="other").sent == len(LARGE)
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+@pytest.mark.parametrize("status", [200, 201, 204, 206])
+def test_a_part_may_succeed_with_any_success(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry(patched=status)
+    upload(registry, LARGE)
+    assert registry.blobs == {key(LARGE): LARGE}
+    monkeypatch.setattr("imagestore.registry.uploads._CHUNK_BYTES", 1 << 20)
+    registry = Registry(patched=status, faults=[("PATCH", httpx.Response(413))])
+    upload(registry, LARGE)
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 403, 416, 429, 500, 503])
+def test_a_blob_that_cannot_be_looked_for_is_sent(status: int) -> None:
+    faults = [("HEAD", httpx.Response(status)), ("GET", httpx.Response(status))]
+    registry = Registry(faults=faults)
+    assert upload(registry, LARGE).sent == len(LARGE)
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("status", [200, 405])
+def test_a_head_that_says_nothing_is_followed_by_get(status: int, is_there: bool) -> None:
+    class Short(Registry):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            answer = super().handle_request(request)
+            return httpx.Response(status, headers={"Content-Length": "0"}) if request.method == "HEAD" else answer
+
+    registry = Short(blobs={key(LARGE): LARGE} if is_there else {})
+    assert upload(registry, LARGE).sent == (0 if is_there else len(LARGE))
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+@pytest.mark.parametrize("status", [307, 308])
+@pytest.mark.parametrize("method", ["POST", "PATCH", "PUT"])
+@pytest.mark.parametrize("data", [SMALL, LARGE])
+def test_a_write_goes_where_it_is_sent(data: bytes, method: str, status: int) -> None:
+    class Moved(Registry):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            if request.method == method and "moved" not in request.url.params:
+                return httpx.Response(status, headers={"Location": str(request.url.copy_add_param("moved", "1"))})
+            return super().handle_request(request)
+
+    registry = Moved()
+    upload(registry, data)
+    assert registry.blobs == {key(data): data}
+
+
+def test_a_write_is_not_turned_into_a_get() -> None:
+    registry = Registry(faults=[("PATCH", httpx.Response(303, headers={"Location": "/v2/team/app/blobs/x"}))])
+    with pytest.raises(ProtocolError, match="a PATCH is not redirected"):
+        upload(registry, LARGE)
 
 
 def test_a_mount_that_is_ignored_is_an_upload() -> None:
@@ -388,21 +493,107 @@ def test_a_source_that_fails_is_not_the_registrys_fault() -> None:
     ("location", "said"),
     [
         ("", "names no Location"),
-        ("https://elsewhere.example/{}", "names another place for the upload: https://elsewhere.example/u0"),
-        ("http://registry.example/{}", "names another place"),
+        ("http://registry.example/{}", "that is not encrypted: http://registry.example/u0"),
+        ("http://elsewhere.example/{}", "that is not encrypted"),
         ("https://user:secret@registry.example/{}", "user information"),
     ],
 )
-def test_logins_go_to_the_registry_alone(location: str, said: str) -> None:
+def test_an_upload_goes_to_no_place_that_cannot_be_trusted(location: str, said: str) -> None:
     with pytest.raises(ImageStoreError, match=said) as caught:
         upload(Registry(location=location), LARGE)
     assert "secret" not in str(caught.value) + caught.value.hint
 
 
-def test_a_registry_that_keeps_other_bytes_is_found_out() -> None:
-    answer = httpx.Response(201, headers={"Docker-Content-Digest": str(Digest.of(b"other"))})
-    with pytest.raises(DigestMismatchError):
-        upload(Registry(faults=[("PUT", answer)]), LARGE)
+class Elsewhere(httpx.BaseTransport):
+    """Uploads of a registry, kept by another host, which names ``back`` for the rest of each; ``seen`` are headers."""
+
+    def __init__(self, registry: Registry, back: str = "") -> None:
+        self.registry = registry
+        self.back = back
+        self.seen: list[httpx.Headers] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.seen.append(request.headers)
+        answer = self.registry._upload(request, "team/app", request.url.path.rpartition("/")[2])
+        answer.headers["Location"] = self.back or str(request.url)
+        return answer
+
+
+LOGIN: Final = f"Basic {base64.b64encode(b'user:secret-password').decode()}"
+
+
+class Private(Registry):
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.host == "registry.example" and request.headers.get("Authorization") != LOGIN:
+            return httpx.Response(401, headers={"WWW-Authenticate": 'Basic realm="x"'})
+        return super().handle_request(request)
+
+
+def upload_with_login(registry: Registry, data: bytes, folder: str = "") -> BlobUploaded:
+    login = GivenCredentials({"registry.example": Credential("user", Secret("secret-password"))})
+    with connect(transport=registry, credentials=login, state_folder=folder, policy=ONCE) as client:
+        writer = client.writer(TARGET, cancel=CancelToken())
+        return writer.blob(described(data), lambda offset: Source(data, offset))
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE])
+def test_an_upload_goes_to_another_place_without_the_login(data: bytes) -> None:
+    registry = Private(location="https://elsewhere.example/x/{}?signature=1")
+    registry.elsewhere = elsewhere = Elsewhere(registry)
+    upload_with_login(registry, data)
+    assert registry.blobs == {key(data): data}
+    assert elsewhere.seen
+    assert not any("authorization" in headers for headers in elsewhere.seen)
+
+
+def test_a_place_elsewhere_gets_no_login_when_it_asks_for_one() -> None:
+    class Asking(httpx.BaseTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            request.read()
+            assert "authorization" not in request.headers
+            return httpx.Response(401, headers={"WWW-Authenticate": 'Basic realm="x"'})
+
+    registry = Private(location="https://elsewhere.example/x/{}", elsewhere=Asking())
+    with pytest.raises(AuthenticationError, match=r"elsewhere\.example answered 401") as caught:
+        upload_with_login(registry, LARGE)
+    assert "no login is sent to a host that another one names" in caught.value.hint
+
+
+def test_an_upload_may_come_back_to_the_registry() -> None:
+    registry = Private(location="https://elsewhere.example/x/{}")
+    registry.elsewhere = Elsewhere(registry, back="https://registry.example/v2/team/app/blobs/uploads/u0")
+    upload_with_login(registry, LARGE)
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+@pytest.mark.parametrize("path", ["team/app/manifests/1", "other/blobs/uploads/u0", "team/app/blobs/uploads/..", "x"])
+def test_a_place_elsewhere_sends_the_login_to_nothing_but_an_upload(path: str) -> None:
+    registry = Private(location="https://elsewhere.example/x/{}")
+    registry.elsewhere = Elsewhere(registry, back=f"https://registry.example/v2/{path}")
+    with pytest.raises(ProtocolError, match=r"none of registry\.example"):
+        upload_with_login(registry, LARGE)
+    assert not any(line.startswith("PUT") for line in registry.log)
+
+
+def test_a_place_elsewhere_is_not_noted(tmp_path: Path) -> None:
+    registry = Private(location="https://elsewhere.example/x/{}?signature=1", breaks=[1 << 20])
+    registry.elsewhere = Elsewhere(registry)
+    with pytest.raises(RegistryUnavailableError):
+        upload_with_login(registry, LARGE, str(tmp_path))
+    assert not (tmp_path / "uploads").exists() or not list((tmp_path / "uploads").iterdir())
+
+
+@pytest.mark.parametrize("claimed", [str(Digest.of(b"other")), "no digest", "sha512:" + "0" * 128])
+def test_a_header_says_nothing_of_what_was_stored(claimed: str) -> None:
+    class Odd(Registry):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            answer = super().handle_request(request)
+            answer.headers["Docker-Content-Digest"] = claimed
+            return answer
+
+    registry = Odd()
+    assert upload(registry, LARGE).sent == len(LARGE)
+    assert registry.blobs == {key(LARGE): LARGE}
 
 
 def test_a_cancelled_upload_ends() -> None:
