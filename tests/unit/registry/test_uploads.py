@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import os
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 import httpx
 import pytest
 
-from imagestore import BlobUploaded, CancelToken, Descriptor, Digest, Event, Reference, TransferPolicy
+from imagestore import CancelToken, Descriptor, Digest, Event, Reference, TransferPolicy
 from imagestore.errors import (
     AccessDeniedError,
-    AuthenticationError,
     DigestMismatchError,
-    ImageStoreError,
     OperationCancelledError,
     ProtocolError,
     RegistryUnavailableError,
@@ -26,154 +18,18 @@ from imagestore.errors import (
 )
 from imagestore.registry import connect
 from imagestore.registry.blobs import Transfer
-from imagestore.registry.client import RegistryClient
-from imagestore.registry.credentials.model import Credential, GivenCredentials
 from imagestore.registry.retry import Timing
-from imagestore.registry.transport.addresses import Origin
-from imagestore.registry.upload_sessions import upload_note
-from imagestore.util.files import StreamReader
-from imagestore.util.secret import Secret
-
-TARGET: Final = Reference.parse("registry.example/team/app:1")
-ONCE: Final = TransferPolicy(attempts=1)
-SMALL: Final = b"small"
-LARGE: Final = bytes(range(256)) * (3 << 12)  # 3 MiB
-_PLACE: Final = re.compile(r"/v2/(?P<name>.+)/(?P<kind>blobs/uploads|blobs|manifests)/(?P<rest>.*)")
-
-
-class Source(StreamReader):
-    """A blob's bytes from an offset on."""
-
-    hosts = ()
-
-    def __init__(self, data: bytes, start: int = 0) -> None:
-        super().__init__([data[start : start + (1 << 19)] for start in range(start, len(data), 1 << 19)])
-        self.start = start
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-@dataclass
-class Registry(httpx.BaseTransport):
-    """A registry; ``breaks`` uploads after so many bytes each, ``faults`` come before what it would answer."""
-
-    blobs: dict[tuple[str, str], bytes] = field(default_factory=dict)
-    manifests: dict[tuple[str, str], bytes] = field(default_factory=dict)
-    uploads: dict[str, bytearray] = field(default_factory=dict)
-    breaks: list[int] = field(default_factory=list)
-    faults: list[tuple[str, httpx.Response]] = field(default_factory=list)
-    resumes: bool = True
-    location: str = "/v2/team/app/blobs/uploads/{}"
-    received: int = 0
-    log: list[str] = field(default_factory=list)
-    patched: int = 202
-    elsewhere: httpx.BaseTransport | None = None
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        self.log.append(f"{request.method} {request.url.raw_path.decode()}")
-        if self.faults and self.faults[0][0] == request.method:
-            request.read()
-            return self.faults.pop(0)[1]
-        if self.elsewhere is not None and request.url.host == "elsewhere.example":
-            return self.elsewhere.handle_request(request)
-        found = _PLACE.fullmatch(request.url.path)
-        assert found is not None, request.url
-        handlers: dict[str, Callable[[httpx.Request, str, str], httpx.Response]] = {
-            "blobs": self._blob,
-            "blobs/uploads": self._upload,
-            "manifests": self._manifest,
-        }
-        return handlers[found["kind"]](request, found["name"], found["rest"])
-
-    def _blob(self, request: httpx.Request, name: str, digest: str) -> httpx.Response:
-        found = self.blobs.get((name, digest))
-        if found is None:
-            return httpx.Response(404)
-        body = found if request.method == "GET" else None
-        return httpx.Response(200, headers={"Content-Length": str(len(found))}, content=body)
-
-    def _upload(self, request: httpx.Request, name: str, upload: str) -> httpx.Response:
-        if request.method == "POST":
-            params = request.url.params
-            there = self.blobs.get((params.get("from", ""), params.get("mount", "")))
-            if there is not None:
-                self.blobs[name, params["mount"]] = there
-                return httpx.Response(201)
-            upload = f"u{len(self.uploads)}"
-            self.uploads[upload] = bytearray()
-            return httpx.Response(202, headers={"Location": self.location.format(upload)})
-        if upload not in self.uploads:
-            return httpx.Response(404)
-        kept = self.uploads[upload]
-        place = {"Location": self.location.format(upload), "Range": f"0-{max(0, len(kept) - 1)}"}
-        if request.method == "GET":
-            return httpx.Response(204, headers=place) if self.resumes else httpx.Response(404)
-        if request.method == "DELETE":
-            del self.uploads[upload]
-            return httpx.Response(204)
-        first = request.headers.get("Content-Range", f"{len(kept)}-").partition("-")[0]
-        if int(first) != len(kept):
-            return httpx.Response(416)
-        self._take(request, kept)
-        if request.method == "PATCH":
-            return httpx.Response(self.patched, headers=place)
-        wanted = request.url.params["digest"]
-        if str(Digest.of(bytes(kept))) != wanted:
-            return httpx.Response(400, json={"errors": [{"code": "DIGEST_INVALID"}]})
-        self.blobs[name, wanted] = bytes(self.uploads.pop(upload))
-        return httpx.Response(201, headers={"Docker-Content-Digest": wanted})
-
-    def _take(self, request: httpx.Request, kept: bytearray) -> None:
-        assert isinstance(request.stream, httpx.SyncByteStream)
-        came = 0
-        for piece in request.stream:
-            kept += piece
-            came += len(piece)
-            self.received += len(piece)
-            if self.breaks and came >= self.breaks[0]:
-                self.breaks.pop(0)
-                raise httpx.WriteError("the connection broke")
-        assert came == int(request.headers["Content-Length"])
-
-    def _manifest(self, request: httpx.Request, name: str, tag: str) -> httpx.Response:
-        if request.method in {"GET", "HEAD"}:
-            found = self.manifests.get((name, tag))
-            kind = {"Content-Type": "application/vnd.oci.image.index.v1+json"}
-            return httpx.Response(404) if found is None else httpx.Response(200, content=found, headers=kind)
-        self.manifests[name, tag] = request.read()
-        return httpx.Response(201)
-
-
-def client_of(registry: Registry) -> RegistryClient:
-    return connect(transport=registry, timing=Timing(sleep=lambda cancel, seconds: cancel.check(), random=lambda: 0.0))
-
-
-def described(data: bytes) -> Descriptor:
-    return Descriptor("application/vnd.oci.image.layer.v1.tar", Digest.of(data), len(data))
-
-
-def upload(
-    registry: Registry,
-    data: bytes,
-    *,
-    source: bytes | None = None,
-    mount_from: str = "",
-    cancel: CancelToken | None = None,
-) -> BlobUploaded:
-    def opener(offset: int) -> Transfer:
-        return Source(data if source is None else source, offset)
-
-    with client_of(registry) as client:
-        writer = client.writer(TARGET, cancel=cancel or CancelToken())
-        return writer.blob(described(data), opener, mount_from=mount_from)
-
-
-def key(data: bytes, name: str = "team/app") -> tuple[str, str]:
-    return name, str(Digest.of(data))
+from tests.support.upload_registry import (
+    LARGE,
+    SMALL,
+    TARGET,
+    Registry,
+    Source,
+    client_of,
+    described,
+    key,
+    upload,
+)
 
 
 @pytest.mark.parametrize("data", [b"", SMALL, LARGE, LARGE + b"x"])
@@ -489,100 +345,6 @@ def test_a_source_that_fails_is_not_the_registrys_fault() -> None:
     assert sum(line.startswith("POST") for line in registry.log) == 1
 
 
-@pytest.mark.parametrize(
-    ("location", "said"),
-    [
-        ("", "names no Location"),
-        ("http://registry.example/{}", "that is not encrypted: http://registry.example/u0"),
-        ("http://elsewhere.example/{}", "that is not encrypted"),
-        ("https://user:secret@registry.example/{}", "user information"),
-    ],
-)
-def test_an_upload_goes_to_no_place_that_cannot_be_trusted(location: str, said: str) -> None:
-    with pytest.raises(ImageStoreError, match=said) as caught:
-        upload(Registry(location=location), LARGE)
-    assert "secret" not in str(caught.value) + caught.value.hint
-
-
-class Elsewhere(httpx.BaseTransport):
-    """Uploads of a registry, kept by another host, which names ``back`` for the rest of each; ``seen`` are headers."""
-
-    def __init__(self, registry: Registry, back: str = "") -> None:
-        self.registry = registry
-        self.back = back
-        self.seen: list[httpx.Headers] = []
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        self.seen.append(request.headers)
-        answer = self.registry._upload(request, "team/app", request.url.path.rpartition("/")[2])
-        answer.headers["Location"] = self.back or str(request.url)
-        return answer
-
-
-LOGIN: Final = f"Basic {base64.b64encode(b'user:secret-password').decode()}"
-
-
-class Private(Registry):
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        if request.url.host == "registry.example" and request.headers.get("Authorization") != LOGIN:
-            return httpx.Response(401, headers={"WWW-Authenticate": 'Basic realm="x"'})
-        return super().handle_request(request)
-
-
-def upload_with_login(registry: Registry, data: bytes, folder: str = "") -> BlobUploaded:
-    login = GivenCredentials({"registry.example": Credential("user", Secret("secret-password"))})
-    with connect(transport=registry, credentials=login, state_folder=folder, policy=ONCE) as client:
-        writer = client.writer(TARGET, cancel=CancelToken())
-        return writer.blob(described(data), lambda offset: Source(data, offset))
-
-
-@pytest.mark.parametrize("data", [SMALL, LARGE])
-def test_an_upload_goes_to_another_place_without_the_login(data: bytes) -> None:
-    registry = Private(location="https://elsewhere.example/x/{}?signature=1")
-    registry.elsewhere = elsewhere = Elsewhere(registry)
-    upload_with_login(registry, data)
-    assert registry.blobs == {key(data): data}
-    assert elsewhere.seen
-    assert not any("authorization" in headers for headers in elsewhere.seen)
-
-
-def test_a_place_elsewhere_gets_no_login_when_it_asks_for_one() -> None:
-    class Asking(httpx.BaseTransport):
-        def handle_request(self, request: httpx.Request) -> httpx.Response:
-            request.read()
-            assert "authorization" not in request.headers
-            return httpx.Response(401, headers={"WWW-Authenticate": 'Basic realm="x"'})
-
-    registry = Private(location="https://elsewhere.example/x/{}", elsewhere=Asking())
-    with pytest.raises(AuthenticationError, match=r"elsewhere\.example answered 401") as caught:
-        upload_with_login(registry, LARGE)
-    assert "no login is sent to a host that another one names" in caught.value.hint
-
-
-def test_an_upload_may_come_back_to_the_registry() -> None:
-    registry = Private(location="https://elsewhere.example/x/{}")
-    registry.elsewhere = Elsewhere(registry, back="https://registry.example/v2/team/app/blobs/uploads/u0")
-    upload_with_login(registry, LARGE)
-    assert registry.blobs == {key(LARGE): LARGE}
-
-
-@pytest.mark.parametrize("path", ["team/app/manifests/1", "other/blobs/uploads/u0", "team/app/blobs/uploads/..", "x"])
-def test_a_place_elsewhere_sends_the_login_to_nothing_but_an_upload(path: str) -> None:
-    registry = Private(location="https://elsewhere.example/x/{}")
-    registry.elsewhere = Elsewhere(registry, back=f"https://registry.example/v2/{path}")
-    with pytest.raises(ProtocolError, match=r"none of registry\.example"):
-        upload_with_login(registry, LARGE)
-    assert not any(line.startswith("PUT") for line in registry.log)
-
-
-def test_a_place_elsewhere_is_not_noted(tmp_path: Path) -> None:
-    registry = Private(location="https://elsewhere.example/x/{}?signature=1", breaks=[1 << 20])
-    registry.elsewhere = Elsewhere(registry)
-    with pytest.raises(RegistryUnavailableError):
-        upload_with_login(registry, LARGE, str(tmp_path))
-    assert not (tmp_path / "uploads").exists() or not list((tmp_path / "uploads").iterdir())
-
-
 @pytest.mark.parametrize("claimed", [str(Digest.of(b"other")), "no digest", "sha512:" + "0" * 128])
 def test_a_header_says_nothing_of_what_was_stored(claimed: str) -> None:
     class Odd(Registry):
@@ -630,63 +392,3 @@ def test_referrers_are_listed_under_a_tag_once() -> None:
                 writer.manifest(Descriptor(kind, Digest.of(text), len(text)), text, subject=subject)
     listed = httpx.Response(200, content=registry.manifests["team/app", tag]).json()["manifests"]
     assert [each.get("artifactType") for each in listed] == ["a/b", "c/d", None]
-
-
-def killed_after(registry: Registry, folder: str, size: int) -> None:
-    """A process that ended within an upload: what it noted stays."""
-    registry.breaks = [size]
-    once = TransferPolicy(attempts=1)
-    with connect(transport=registry, policy=once, state_folder=folder) as client:
-        writer = client.writer(TARGET, cancel=CancelToken())
-        with pytest.raises(RegistryUnavailableError):
-            writer.blob(described(LARGE), lambda offset: Source(LARGE, offset))
-
-
-@pytest.mark.parametrize("resumes", [True, False])
-def test_a_later_process_goes_on_where_the_registry_kept_a_part(tmp_path: Path, resumes: bool) -> None:
-    registry = Registry(resumes=resumes)
-    killed_after(registry, str(tmp_path), 1 << 20)
-    (note,) = (tmp_path / "uploads").iterdir()
-    assert note.stat().st_mode & 0o777 == 0o600
-    with connect(transport=registry, state_folder=str(tmp_path)) as client:
-        writer = client.writer(TARGET, cancel=CancelToken())
-        done = writer.blob(described(LARGE), lambda offset: Source(LARGE, offset))
-    assert done.sent == len(LARGE) - (1 << 20 if resumes else 0)
-    assert registry.blobs == {key(LARGE): LARGE}
-    assert list((tmp_path / "uploads").iterdir()) == []
-
-
-@pytest.mark.parametrize("text", ["", "https://elsewhere.example/u0", "http://", "\0\xff", "x" * 10_000])
-def test_a_note_that_is_none_is_not_followed(tmp_path: Path, text: str) -> None:
-    registry = Registry()
-    killed_after(registry, str(tmp_path), 1 << 20)
-    (note,) = (tmp_path / "uploads").iterdir()
-    note.write_text(text)
-    with connect(transport=registry, state_folder=str(tmp_path)) as client:
-        done = client.writer(TARGET, cancel=CancelToken()).blob(described(LARGE), lambda offset: Source(LARGE, offset))
-    assert done.sent == len(LARGE)
-    assert not any("elsewhere" in line for line in registry.log)
-
-
-def test_two_processes_share_no_upload(tmp_path: Path) -> None:
-    folder = str(tmp_path)
-    origin, digest = Origin("https", "registry.example", 443), Digest.of(LARGE)
-    with upload_note(folder, origin, "app", digest) as first, upload_note(folder, origin, "app", digest) as second:
-        first.keep("https://registry.example/u0")
-        assert second.location == ""
-        second.keep("https://registry.example/u1")
-    with upload_note(folder, origin, "app", digest) as later:
-        assert later.location == "https://registry.example/u0"
-    with upload_note(folder, origin, "other", digest) as other:
-        assert other.location == ""
-
-
-def test_an_old_note_counts_no_more(tmp_path: Path) -> None:
-    folder = str(tmp_path)
-    origin, digest = Origin("https", "registry.example", 443), Digest.of(LARGE)
-    with upload_note(folder, origin, "app", digest) as note:
-        note.keep("https://registry.example/u0")
-    (path,) = tmp_path.iterdir()
-    os.utime(path, (0, 0))
-    with upload_note(folder, origin, "app", digest) as later:
-        assert later.location == ""
