@@ -224,8 +224,9 @@ class _ImageReader:
                 yield piece
 
         verifier = Verifier(diff_id, what=f"{what} uncompressed")
-        for piece in decompressed(_hashed(), kind, what=what):
-            verifier.update(piece)
+        with contextlib.closing(decompressed(_hashed(), kind, what=what)) as pieces:
+            for piece in pieces:
+                verifier.update(piece)
         verifier.finish()
         media_type = _KEPT.get(kind)
         if media_type is None:

@@ -74,6 +74,32 @@ def test_names_that_aufs_kept_for_itself_are_left_out(tmp_path: Path) -> None:
     assert listed(tmp_path / "root") == {"a": "1"}
 
 
+@pytest.mark.parametrize(
+    "name", [".wh..wh.plnk/1.2", "./.wh..wh.plnk//1.2", "/.wh..wh.plnk/1.2", "b/../.wh..wh.plnk/1.2"]
+)
+@pytest.mark.parametrize("target", [".wh..wh.plnk/1.2", "/.wh..wh.plnk/./1.2", "c/../.wh..wh.plnk/1.2"])
+def test_hard_links_to_what_aufs_kept_are_one_file(tmp_path: Path, name: str, target: str) -> None:
+    lower = made(folder("bin"), entry("bin/a", data=b"old"))
+    upper = made(entry(name, data=b"new", mode=0o751, mtime=7), hard_link("bin/a", target), hard_link("b", target))
+    unpacked(tmp_path, lower, upper)
+    assert listed(tmp_path / "root") == {"b": "new", "bin": "folder", "bin/a": "new"}
+    found = [os.stat(tmp_path / "root" / each) for each in ("b", "bin/a")]
+    assert found[0] == found[1]
+    assert (found[0].st_mode & 0o777, found[0].st_mtime, found[0].st_nlink) == (0o751, 7, 2)
+
+
+def test_what_aufs_kept_may_be_another_name_of_a_file_before_it(tmp_path: Path) -> None:
+    kept = ".wh..wh.plnk/1.2"
+    unpacked(tmp_path, made(entry("a", data=b"1"), hard_link(kept, "a"), hard_link("b", kept)))
+    assert listed(tmp_path / "root") == {"a": "1", "b": "1"}
+
+
+def test_what_aufs_kept_is_there_for_its_own_layer_only(tmp_path: Path) -> None:
+    kept = ".wh..wh.plnk/1.2"
+    with pytest.raises(DocumentError, match="hard link 'a' to .*, which isn't there"):
+        unpacked(tmp_path, made(entry(kept, data=b"1")), made(hard_link("a", kept)))
+
+
 def test_files_below_a_link_to_a_folder_are_where_it_leads(tmp_path: Path) -> None:
     lower = made(
         folder("usr/lib"), link("lib", "usr/lib"), link("absolute", "/usr/./lib"), link("usr/up", "../usr/lib")
@@ -176,6 +202,45 @@ def test_without_root_devices_are_left_out_and_reported(tmp_path: Path) -> None:
     assert listed(tmp_path / "root") == {"a": "1"}
     assert report.left_out == ("dev/null: a device, which only root can make",)
     assert os.stat(tmp_path / "root/a").st_uid == os.geteuid()
+
+
+DEVICE = entry("dev/x", tarfile.CHRTYPE, devmajor=1, devminor=3)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [made(DEVICE, hard_link("dev/y", "dev/x"))],
+        [made(folder("dev"), DEVICE, hard_link("dev/y", "./dev/x"))],
+        [made(folder("dev"), DEVICE), made(hard_link("dev/y", "/dev/x"))],
+        [made(folder("dev"), entry("dev/y", data=b"1")), made(DEVICE), made(hard_link("dev/y", "dev/x"))],
+        [made(folder("dev"), link("devices", "dev"), DEVICE, hard_link("devices/y", "devices/x"))],
+    ],
+    ids=["no folder", "one layer", "two layers", "in the place of a file", "through a link"],
+)
+def test_other_names_of_what_was_left_out_are_left_out(tmp_path: Path, layers: list[Layer]) -> None:
+    report = unpacked(tmp_path, *layers, is_rootless=True)
+    assert not {"dev/x", "dev/y"} & listed(tmp_path / "root").keys()
+    assert [each.endswith("y: a device, which only root can make") for each in report.left_out] == [False, True]
+
+
+def test_a_name_of_a_name_of_what_was_left_out_is_left_out(tmp_path: Path) -> None:
+    upper = made(hard_link("z", "dev/y"), entry("file", data=b"1"))
+    report = unpacked(tmp_path, made(DEVICE, hard_link("dev/y", "dev/x")), upper, is_rootless=True)
+    assert report.left_out_count == 3
+    assert listed(tmp_path / "root") == {"file": "1"}
+
+
+def test_what_came_in_the_place_of_a_device_counts(tmp_path: Path) -> None:
+    lower = made(folder("dev"), DEVICE)
+    unpacked(tmp_path, lower, made(entry("dev/x", data=b"1"), hard_link("dev/y", "dev/x")), is_rootless=True)
+    assert listed(tmp_path / "root") == {"dev": "folder", "dev/x": "1", "dev/y": "1"}
+
+
+def test_a_link_to_a_device_that_was_hidden_is_refused(tmp_path: Path) -> None:
+    lower = made(folder("dev"), DEVICE)
+    with pytest.raises(DocumentError, match="hard link 'dev/y' to 'dev/x', which isn't there"):
+        unpacked(tmp_path, lower, made(entry("dev/.wh.x")), made(hard_link("dev/y", "dev/x")), is_rootless=True)
 
 
 def test_root_or_rootless_is_said_and_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
