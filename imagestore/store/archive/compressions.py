@@ -230,7 +230,7 @@ def _zstd_window(head: bytes) -> int | None:
     start += (0, 1, 2, 4)[flags & 3]
     size = (1, 2, 4, 8)[flags >> 6]
     field = head[start : start + size]
-    return int.from_bytes(field, "little") + (256 if size == 2 else 0) if len(field) == size else None  # noqa: PLR2004
+    return int.from_bytes(field, "little") + (256 if size == 2 else 0) if len(field) == size else None
 
 
 def _decoder_of(kind: str, turn: _Turn, window_bytes: int) -> _Decoder:

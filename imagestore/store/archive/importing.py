@@ -291,6 +291,8 @@ class ImportWork:
             for plan in plans:
                 remove_damaged(self.content, plan.reader.take_damaged())
             importer.store(each for plan in plans for each in plan.wanted)
+            for plan in plans:
+                plan.reader.check_stored_layers(plan.choice.manifest)
             make_names_durable(self.content, everything.values())
             reach("import-record")
             with self.metadata.recording([plan.key for plan in plans]):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
 import stat
 import subprocess
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from imagestore import CancelToken, Event, ImageStore, LayerUnpacked, LayerUnpacking, UnpackLimits, platforms
+from imagestore import CancelToken, Digest, Event, ImageStore, LayerUnpacked, LayerUnpacking, UnpackLimits, platforms
 from imagestore.errors import (
     AlreadyExistsError,
     DocumentError,
@@ -20,7 +24,9 @@ from imagestore.errors import (
     PreconditionError,
     UnsupportedError,
 )
-from imagestore.testing import RegistryServer, build_image
+from imagestore.oci import media_types
+from imagestore.testing import Layer, RegistryServer, build_image
+from imagestore.testing.builders.bodies import BytesBody
 from imagestore.testing.builders.layers import layer_from_tar
 from tests.unit.store.unpack.making import (
     IS_ROOTLESS,
@@ -96,7 +102,7 @@ def test_what_aufs_kept_may_be_another_name_of_a_file_before_it(tmp_path: Path) 
 
 def test_what_aufs_kept_is_there_for_its_own_layer_only(tmp_path: Path) -> None:
     kept = ".wh..wh.plnk/1.2"
-    with pytest.raises(DocumentError, match="hard link 'a' to .*, which isn't there"):
+    with pytest.raises(DocumentError, match=r"hard link 'a' to .*, which isn't there"):
         unpacked(tmp_path, made(entry(kept, data=b"1")), made(hard_link("a", kept)))
 
 
@@ -349,6 +355,36 @@ def test_what_is_no_whole_archive_is_refused(tmp_path: Path, data: bytes) -> Non
 def test_layers_without_entries_are_nothing(tmp_path: Path) -> None:
     report = unpacked(tmp_path, made(), layer_from_tar(b""), layer_from_tar(bytes(10240)))
     assert (report.entries, listed(tmp_path / "root")) == (0, {})
+
+
+DOUBTFUL = [media_types.DOCKER_LAYER, media_types.DOCKER_FOREIGN_TAR]
+
+
+def typed(data: bytes, packed: bytes, media_type: str) -> Layer:
+    return Layer(BytesBody(packed), Digest.of(packed), Digest.of(data), "none", media_type=media_type)
+
+
+@pytest.mark.parametrize("media_type", DOUBTFUL)
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_compressed_bytes_below_dockers_type_of_plain_tars(
+    tmp_path: Path, pack: Callable[[bytes], bytes], media_type: str
+) -> None:
+    data = archive([entry("a", data=b"1")])
+    unpacked(tmp_path, typed(data, pack(data), media_type), made(entry("b", data=b"2")))
+    assert listed(tmp_path / "root") == {"a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize("media_type", DOUBTFUL)
+def test_a_plain_tar_below_it_has_its_digest_for_diff_id(tmp_path: Path, media_type: str) -> None:
+    data, other = archive([entry("a", data=b"1")]), archive([entry("b", data=b"2")])
+    with (
+        RegistryServer({REFERENCE: build_image("linux/amd64", layers=[typed(other, data, media_type)])}) as server,
+        ImageStore(tmp_path / "store", host=platforms.parse("linux/amd64")) as store,
+    ):
+        with pytest.raises(DocumentError, match=r"the diff id is .* but layer 0 is the plain tar"):
+            store.pull(server.server.reference(REFERENCE))
+        assert store.list() == []
+        assert list(store.content.walk()) == []
 
 
 def test_layers_of_windows_are_refused(tmp_path: Path) -> None:
