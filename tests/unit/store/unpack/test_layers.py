@@ -383,7 +383,7 @@ def test_a_plain_tar_below_it_has_its_digest_for_diff_id(tmp_path: Path, media_t
     ):
         with pytest.raises(DocumentError, match=r"the diff id is .* but layer 0 is the plain tar"):
             store.pull(server.server.reference(REFERENCE))
-        assert store.list() == []
+        assert list(store.list()) == []
         assert list(store.content.walk()) == []
 
 
