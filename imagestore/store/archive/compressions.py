@@ -31,6 +31,7 @@ _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 #: Place of the byte behind it, and its bit that says that the window is the whole content.
 _ZSTD_DESCRIPTOR: Final = 4
 _ZSTD_SINGLE_SEGMENT: Final = 0x20
+_ZSTD_RESERVED: Final = 0x08
 _LEAST_WINDOW_LOG: Final = 10
 #: Number of first bytes that identify the compression.
 HEAD_BYTES: Final = 16
@@ -209,7 +210,7 @@ class _Zstd:
 
 
 def _zstd_window(head: bytes) -> int | None:
-    r"""The window of a zstd frame in bytes (RFC 8878, 3.1.1.1), None while its header isn't whole; 0 for no frame.
+    r"""The window of a zstd frame in bytes (RFC 8878, 3.1.1.1): None while its header isn't whole, 0 for no such frame.
 
     >>> _zstd_window(b"\x28\xb5\x2f\xfd\0\x88"), _zstd_window(b"\x28\xb5\x2f\xfd\x20\5"), _zstd_window(b"\x28\xb5")
     (134217728, 5, None)
@@ -220,6 +221,8 @@ def _zstd_window(head: bytes) -> int | None:
     if len(head) <= _ZSTD_DESCRIPTOR:
         return None
     flags = head[_ZSTD_DESCRIPTOR]
+    if flags & _ZSTD_RESERVED:
+        return 0
     start = _ZSTD_DESCRIPTOR + 1
     if not flags & _ZSTD_SINGLE_SEGMENT:
         if len(head) <= start:

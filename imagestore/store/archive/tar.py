@@ -81,6 +81,15 @@ def scan(read: Callable[[int, int], bytes], what: str, cancel: CancelToken) -> T
     return _Scan(read, what, cancel).run()
 
 
+def member_name(name: str) -> str:
+    """The name of a member in its shortest spelling: an absolute one is below the top, as for skopeo and podman.
+
+    >>> member_name("/blobs/./sha256"), member_name("/../etc/passwd")
+    ('blobs/sha256', '')
+    """
+    return clean(name.lstrip("/"))
+
+
 def clean(name: str) -> str:
     """A member's name in its shortest spelling; empty when it leaves the archive, for any reader.
 
@@ -205,7 +214,7 @@ class _Scan:
             self._add(name, link=link)
             return start
         if header.kind == ord("1"):
-            file = self._table.files.get(clean(link))
+            file = self._table.files.get(member_name(link))
             if file is None or size:
                 self._add(name, other=f"a hard link to {link[:200]!r}, which is no file before it")
                 return start
@@ -249,7 +258,7 @@ class _Scan:
         return name.endswith("/")
 
     def _add(self, name: str, *, file: Span | None = None, link: str | None = None, other: str = "") -> None:
-        key = clean(name)
+        key = member_name(name)
         if not key or key == ".":
             self._refuse(f"member {name[:200]!r} has a name that leaves the archive, or that readers disagree on")
         table = self._table
