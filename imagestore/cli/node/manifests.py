@@ -107,9 +107,10 @@ def manifests(documents: Sequence[dict[str, Any]], classes: Sequence[RuntimeClas
     from imagestore.resources.pod_reading import pod_from_json
 
     objects = objects_of(documents)
-    own = [each for each in objects if each.get("kind") == "RuntimeClass"]
-    others = [each for each in objects if is_passed_over(each) and each.get("kind") != "RuntimeClass"]
-    taken = [each for each in objects if each not in own and each not in others]
+    own, others, taken = [], [], []
+    for each in objects:
+        is_class = each.get("kind") == "RuntimeClass"
+        (own if is_class else others if is_passed_over(each) else taken).append(each)
     if not taken:
         if len(objects) == 1:
             pod_from_json(objects[0])  # raises with what it expected
