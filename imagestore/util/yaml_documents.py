@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import yaml
+
 #: Installation files that projects publish as one have two megabytes; JSON has the same limit.
 MAX_BYTES: Final = 4 * 1024 * 1024
 _MAX_DEPTH: Final = 100
 #: Values of a file: so many, and one for some of its bytes.
 _LEAST_NODES: Final = 20_000
 _NODE_BYTES: Final = 4
+#: Characters that are parsed a second time to word a fault.
+_MOST_WORDED: Final = 256 * 1024
 #: What aliases may stand for, in values of the file itself.
 _TIMES_EXPANDED: Final = 10
 _BOOLEANS: Final = {
@@ -58,8 +62,11 @@ _TYPES_OF_TAGS: Final[dict[str | None, tuple[type, ...]]] = {
 }
 
 
-def read_documents(path: Path) -> list[dict[str, Any]]:
+def read_documents(path: Path, *, is_typed: bool = True) -> list[dict[str, Any]]:
     """The objects of a file, one for each YAML document that isn't empty.
+
+    Args:
+        is_typed: false leaves every scalar the text that stands there.
 
     Raises:
         ConfigError: it can't be read, or breaks the module's rules.
@@ -70,11 +77,11 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
     except ValueError as error:  # a name with a zero byte
         raise ConfigError(f"{path}: can't be read: {error}") from error
-    return parse_documents(data, str(path))
+    return parse_documents(data, str(path), is_typed=is_typed)
 
 
-def parse_documents(data: bytes, what: str) -> list[dict[str, Any]]:
-    """The objects in a UTF-8 text, which ``what`` names in errors.
+def parse_documents(data: bytes, what: str, *, is_typed: bool = True) -> list[dict[str, Any]]:
+    """The objects in a UTF-8 text, which ``what`` names in errors; see read_documents().
 
     Raises:
         ConfigError: it breaks the module's rules.
@@ -92,21 +99,38 @@ def parse_documents(data: bytes, what: str) -> list[dict[str, Any]]:
         most = _LEAST_NODES + len(data) // _NODE_BYTES
         has_aliases = b"&" in data and b"*" in data
         own = sum(isinstance(each, yaml.NodeEvent) for each in yaml.parse(text, loader)) if has_aliases else 0
-        reader = _Reader(yaml.parse(text, loader), what, most_nodes=most, most_expanded=own * _TIMES_EXPANDED)
+        limits = most, own * _TIMES_EXPANDED
+        reader = _Reader(yaml.parse(text, loader), what, limits, is_typed=is_typed)
         values = list(reader.documents())
     except yaml.MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
-        raise ConfigError(f"{what}: {line}is no YAML: {error.problem}") from error
+        worded = _worded(text, error)
+        line = "" if worded.problem_mark is None else f"line {worded.problem_mark.line + 1}: "
+        raise ConfigError(f"{what}: {line}is no YAML: {worded.problem}") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
         reason = " ".join(str(error).split())[:300]
         raise ConfigError(f"{what}: is no YAML: {reason}") from error
-    found = [value for value in values if value is not None]
+    found = [value for value in values if value is not None and (is_typed or value != "")]
     for value in found:
         if not isinstance(value, dict):
             raise ConfigError(f"{what}: expected an object, found {type(value).__name__}")
     return found
+
+
+def _worded(text: str, error: yaml.MarkedYAMLError) -> yaml.MarkedYAMLError:
+    """The fault as PyYAML's own parser words it, more clearly than libyaml; of a long text as it is."""
+    import yaml
+
+    if len(text) <= _MOST_WORDED:
+        try:
+            for _ in yaml.parse(text, yaml.SafeLoader):
+                pass
+        except yaml.MarkedYAMLError as found:
+            return found
+        except yaml.YAMLError:
+            return error
+    return error
 
 
 @dataclass(slots=True)
@@ -126,11 +150,11 @@ class _Anchored:
 class _Reader:
     """Builds values from PyYAML's events, within the limits."""
 
-    def __init__(self, events: Iterator[Any], what: str, *, most_nodes: int, most_expanded: int) -> None:
+    def __init__(self, events: Iterator[Any], what: str, limits: tuple[int, int], *, is_typed: bool) -> None:
         self._events = events
         self._what = what
-        self._most_nodes = most_nodes
-        self._most_expanded = most_expanded
+        self._most_nodes, self._most_expanded = limits
+        self._is_typed = is_typed
         self._nodes = 0
         self._expanded = 0
         self._deepest = 0
@@ -228,7 +252,7 @@ class _Reader:
     def _scalar(self, event: Any) -> Any:
         text: str = event.value
         tag: str | None = event.tag
-        if tag in _TEXT_TAGS or (tag is None and event.style not in _PLAIN):
+        if not self._is_typed or tag in _TEXT_TAGS or (tag is None and event.style not in _PLAIN):
             return text
         if tag is not None and tag not in _TYPES_OF_TAGS:
             raise self._refusal(event, f"tag {tag[:100]!r} is not allowed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,17 +16,13 @@ from imagestore.node.edged.config import load
 from imagestore.node.feature_gates import FeatureGates
 from imagestore.node.kubelet_config import KubeletImageSettings, unknown_members
 from imagestore.util.logins import reference_without_login, without_login
+from imagestore.util.text import go_boolean
 from imagestore.util.yaml_documents import read_documents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.node.edged.settings import EdgedSettings
-
-#: Go's texts for true and false (strconv.ParseBool).
-_SWITCHES: Final = dict.fromkeys(("1", "t", "T", "true", "True", "TRUE"), True) | dict.fromkeys(
-    ("0", "f", "F", "false", "False", "FALSE"), False
-)
 
 
 def settings_of(
@@ -92,7 +88,7 @@ def _gates(text: str) -> dict[str, object]:
     found: dict[str, object] = {}
     for part in filter(None, text.split(",")):
         name, _, value = part.partition("=")
-        switched = _SWITCHES.get(value.strip())
+        switched = go_boolean(value.strip())
         if switched is None:
             raise click.BadParameter(f"{part!r}: expected NAME=true or NAME=false", param_hint="--feature-gates")
         found[name.strip()] = switched

@@ -46,8 +46,8 @@ _ALPHA2_EDGED: Final[Table] = {
     ),
     CONFIG: MEMBERS,
 }
-_MODULES: Final = leaves("dbTest deviceTwin edgeHub edgeMesh edgeStream eventBus metaManager serviceBus")
-_TOP: Final = leaves("apiVersion database featureGates kind")
+_MODULES: Final = leaves("dbTest deviceTwin edgeHub edgeMesh edgeStream eventBus metaManager serviceBus taskManager")
+_TOP: Final = leaves("apiVersion database edgecoreVersion featureGates kind")
 _EDGED: Final = {"v1alpha1": _ALPHA1_EDGED, "v1alpha2": _ALPHA2_EDGED}
 #: Names of v1alpha2 by those of v1alpha1.
 _RENAMED: Final = {

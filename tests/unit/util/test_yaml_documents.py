@@ -142,8 +142,9 @@ def test_an_error_about_a_key_names_its_lines(text: str, told: str) -> None:
 def test_invalid_yaml_is_reported_with_its_line() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_documents(b"a: 1\n---\nspec: [\n", "file")
-    # libyaml has another text than PyYAML's own parser.
-    assert re.fullmatch(r"file: line 4: is no YAML: .*node content.*", str(caught.value))
+    assert str(caught.value) == "file: line 4: is no YAML: expected the node content, but found '<stream end>'"
+    with pytest.raises(ConfigError, match=r"file: line \d+: is no YAML: .*node content"):
+        parse_documents(b"#" * 300_000 + b"\na: 1\n---\nspec: [\n", "file")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_aliases_may_stand_for_ten_times_the_values_of_the_file() -> None:
     with pytest.raises(ConfigError, match=r"line 2: anchor 'a': with it, aliases stand for more than 1160 values"):
         parse_documents(whole.replace("[*a,", "[*a, *a,").encode(), "file")
     for times in (4, 8, 300):
-        with pytest.raises(ConfigError, match=r"line \d+: anchor 'n\d+': .* ten times as many as the file has"):
+        with pytest.raises(ConfigError, match=r"line \d+: anchor 'n\d+': .* 10 times as many as the file has"):
             parse_documents(nested(times).encode(), "file")
 
 
