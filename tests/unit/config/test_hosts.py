@@ -534,3 +534,10 @@ def test_default_folders_that_may_not_be_read_are_skipped(
         read_hosts("reg.example", folders)
     monkeypatch.setattr(hosts, "DEFAULT_FOLDERS", folders)
     assert read_hosts("reg.example", folders).server.base == "https://own.example/v2"
+
+
+def test_capabilities_are_words_in_any_case_as_containerd_lowers_them(tmp_path: Path) -> None:
+    found = read(tmp_path, "[host.'https://m.example']\ncapabilities = ['Pull', 'RESOLVE']\n").mirrors[0]
+    assert found.capabilities == {"pull", "resolve"}
+    with pytest.raises(ConfigError, match="got 'Pul'"):
+        read(tmp_path, "[host.'https://m.example']\ncapabilities = ['Pul']\n")

@@ -40,7 +40,7 @@ FORMS: Mapping[str, object] = {
     "Secret with text": secret("kubernetes.io/dockerconfigjson", ".dockerconfigjson", CONFIG, "stringData"),
     "List": {"apiVersion": "v1", "kind": "List", "items": [JSON_SECRET]},
     "SecretList": {"kind": "SecretList", "items": [WITHOUT_KIND]},
-    "YAML": f"apiVersion: v1\nkind: Secret\ntype: kubernetes.io/dockercfg\ndata:\n  .dockercfg: {packed({HOST: ENTRY})}\n",
+    "YAML": f"kind: Secret\ntype: kubernetes.io/dockercfg\ndata:\n  .dockercfg: {packed({HOST: ENTRY})}\n",
     "folded base64": {**JSON_SECRET, "data": {".dockerconfigjson": f"{packed(CONFIG)[:20]}\n {packed(CONFIG)[20:]}"}},
 }
 
