@@ -139,10 +139,12 @@ class UnknownRuntimeHandlerError(ConfigError, category=Category.INVALID_ARGUMENT
 class UnsupportedRuntimeTypeError(ConfigError, category=Category.INVALID_ARGUMENT):
     """edged's ``runtime_type`` is neither ``docker`` nor ``remote``."""
 
-    def __init__(self, runtime_type: str) -> None:
-        message = f'unsupported CRI runtime: "{cut(runtime_type, 100)}"'
+    def __init__(self, runtime_type: str, *, member: str = "", file: str = "") -> None:
+        place = f"{file}: {member}: " if file and member else ""
+        message = f'{place}unsupported CRI runtime: "{cut(runtime_type, 100)}"'
         super().__init__(message, hint="expected docker or remote; case matters")
         self.runtime_type = runtime_type
+        self.member = member
 
 
 class NotFoundError(ImageStoreError, LookupError, category=Category.NOT_FOUND):

@@ -54,7 +54,12 @@ def settings_of(
         settings = settings.with_gates(settings.gates.overridden(_gates(feature_gates)))
     source = file or edged_file
     with naming(source) if source is not None else contextlib.nullcontext():
-        settings.check()
+        try:
+            settings.check()
+        except ConfigError as error:
+            if file is not None or edged is None:
+                raise
+            raise ConfigError(edged.located(str(error)), hint=error.hint) from error
     return settings
 
 
@@ -105,11 +110,11 @@ def edged_config(file: Path, output: str) -> int:
     Values that the embedded kubelet would refuse lead to an error status.
     """
     settings = load(file)
-    faults = settings.kubelet.faults() if settings.profile != "seed" else ()
+    faults = [*map(settings.located, settings.kubelet.faults())] if settings.profile != "seed" else []
     values = _values(settings)
     if output == "json":
         shown = {name: {"value": value, "origin": origin} for name, value, origin in values}
-        render.dump_json({**shown, "warnings": list(settings.warnings), "faults": list(faults)})
+        render.dump_json({**shown, "warnings": list(settings.warnings), "faults": faults})
     else:
         rows = [(name, "-" if value is None else str(value), origin) for name, value, origin in values]
         render.table(("VALUE", "IS", "FROM"), rows)
