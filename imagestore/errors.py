@@ -339,10 +339,11 @@ class UndeletableError(StoreError):
 
     def __init__(self, failures: Mapping[str, str], report: object = None) -> None:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-        super().__init__(
-            f"{next(iter(failures.values()))}{more}",
-            hint="all the rest is freed; see the file's attributes, its folder's permissions and the disk",
-        )
+        fault = next(iter(failures.values()))
+        seen = "see the file's attributes, its folder's permissions and the disk"
+        if "s3://" in fault:
+            seen = "see what the access key may do in the bucket, and the bucket's own rules"
+        super().__init__(f"{fault}{more}", hint=f"all the rest is freed; {seen}")
         self.failures = dict(failures)
         self.report = report
 

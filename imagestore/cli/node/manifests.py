@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from imagestore.node.runtime_class import RuntimeClass
+    from imagestore.resources.documents import Document
     from imagestore.resources.pod import Pod
 
 
@@ -107,7 +108,9 @@ def manifests(documents: Sequence[dict[str, Any]], classes: Sequence[RuntimeClas
     from imagestore.resources.pod_reading import pod_from_json
 
     objects = objects_of(documents)
-    own, others, taken = [], [], []
+    own: list[Document] = []
+    others: list[Document] = []
+    taken: list[Document] = []
     for each in objects:
         is_class = each.get("kind") == "RuntimeClass"
         (own if is_class else others if is_passed_over(each) else taken).append(each)
