@@ -11,6 +11,7 @@ from imagestore.oci.digest import verify
 from imagestore.oci.image_config import image_config
 from imagestore.oci.index import Index
 from imagestore.oci.manifest import Manifest
+from imagestore.store.archive.compressions import HEAD_BYTES, compression_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -171,6 +172,23 @@ class Documents:
         if config is not None:  # which another manifest may have, with other layers
             config.check_layers(manifest.layers, what=what)
         return config
+
+    def check_stored_layers(self, manifest: Manifest) -> None:
+        """Check a config against layers that the store has, where their bytes say more than their media types.
+
+        Raises:
+            DocumentError: a plain tar has another digest than its diff id.
+        """
+        config = self.config(manifest)
+        if config is not None:
+            what = f"image config {manifest.config.digest}"
+            config.check_layers(manifest.layers, what=what, is_plain=self._is_plain)
+
+    def _is_plain(self, layer: Descriptor) -> bool:
+        if self._content is None:
+            return False
+        with self._content.open(layer.digest) as file:
+            return not compression_of(file.read(HEAD_BYTES))
 
     def config_platform(self, descriptor: Descriptor) -> Platform | None:
         """The platform that a manifest's config states; None for an artifact."""
