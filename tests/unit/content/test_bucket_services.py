@@ -93,7 +93,7 @@ def test_what_may_not_be_deleted_at_all_is_told_with_a_hint_about_buckets() -> N
     assert "disk" not in hint
 
 
-CODES = {
+CODES: dict[str, tuple[int, type[ImageStoreError], str]] = {
     "RequestTimeTooSkewed": (403, PreconditionError, "clock"),
     "ExpiredToken": (400, PreconditionError, "session token"),
     "InvalidAccessKeyId": (403, PreconditionError, "look at the access key"),

@@ -300,7 +300,7 @@ def pod_of(**members: object) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "app", "image": "x", **members}]}}
 
 
-MALFORMED = {
+MALFORMED: dict[str, dict[str, Any]] = {
     "command: expected an array": {"command": "sh"},
     "command[1]: expected a string": {"command": ["sh", 1]},
     "args: expected an array": {"args": {"a": "b"}},
@@ -348,7 +348,14 @@ def test_a_file_of_several_pods_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert "expected one pod, found 2" in capsys.readouterr().err
 
 
-VOLUMES = {"/data/inner": {}, "/data": {}, "empty/../link": None, "/file": {}, "/none": {}, "/run/": {}}
+VOLUMES: dict[str, dict[str, str] | None] = {
+    "/data/inner": {},
+    "/data": {},
+    "empty/../link": None,
+    "/file": {},
+    "/none": {},
+    "/run/": {},
+}
 
 
 def test_volumes_of_the_image_are_empty_mounts_and_what_they_hide_is_told(
