@@ -289,7 +289,11 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("stub", [None, b"", END, tar_of({"x": b""}), gzip.compress(END)])
+@pytest.mark.parametrize(
+    "stub",
+    [None, b"", END, tar_of({"x": b""}), gzip.compress(END, mtime=0)],
+    ids=["none", "empty", "end", "tar", "gzip"],
+)
 def test_a_foreign_layer_that_was_left_out_is_named_with_its_address(
     here: Node, tmp_path: Path, stub: bytes | None
 ) -> None:
