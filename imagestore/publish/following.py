@@ -74,6 +74,8 @@ class PublishFollower:
         self._containers_changed = threading.Event()
         #: Set while the stream of events stands.
         self._listening = threading.Event()
+        # Held to say that containerd is followed, or that the stream was lost: the other thread must not unsay that.
+        self._saying = threading.Lock()
         #: Why containerd can't be used; empty while it can.
         self.reason = "not connected yet"
         self.reconciles = 0
@@ -152,10 +154,11 @@ class PublishFollower:
         self._wake.set()
 
     def _lost(self, reason: str) -> None:
-        self._listening.clear()
         if self.reason != reason:
             log.warning("containerd is away", extra={"reason": reason})
-        self.reason = reason
+        with self._saying:
+            self.reason = reason
+            self._listening.clear()
         self._publisher.disconnected()
         self._heard()
 
@@ -187,9 +190,7 @@ class PublishFollower:
                 self._failed(error, "")
                 wait = _LAST_WAIT_SECONDS
             else:
-                if self.reason:
-                    self.reason = ""
-                    log.info("containerd is followed", extra={"address": self._publisher.client.address})
+                self._followed()
                 self._state()
                 self._heard()
                 # A publish causes several events, which one comparison is enough for.
@@ -231,6 +232,14 @@ class PublishFollower:
         except StoreError as error:
             # A store that can't be written: nothing is evicted from it, and its images are published all the same.
             log.warning("images in use aren't noted", extra={"error": str(error)})
+
+    def _followed(self) -> None:
+        with self._saying:
+            is_news = bool(self.reason) and self._listening.is_set()
+            if is_news:
+                self.reason = ""
+        if is_news:
+            log.info("containerd is followed", extra={"address": self._publisher.client.address})
 
     def _failed(self, error: Exception, hint: str) -> None:
         if self.reason != str(error):
