@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from imagestore.content.api import ContentInfo
 from imagestore.content.blob_files import is_name
-from imagestore.content.bucket_access import URL, is_endpoint, s3_store
+from imagestore.content.bucket_access import URL, is_endpoint, part_bytes, s3_store
 from imagestore.content.bucket_errors import BucketErrors, NoBucketError, RefusedRequestError
 from imagestore.errors import (
     AlreadyExistsError,
@@ -49,7 +49,6 @@ _SMALL_BYTES: Final = 8 * 1024 * 1024
 #: Parts under way at once. A part has as many bytes as a small blob, or a whole number of pieces that leads to no more
 #: parts than S3 allows; both together are what an upload takes of memory.
 _PARTS: Final = 4
-_MOST_PARTS: Final = 10_000
 _CHUNK_BYTES: Final = 1024 * 1024
 
 
@@ -272,7 +271,7 @@ class Bucket:
                 if size <= _SMALL_BYTES:
                     self._obstore.put(self._store, key or blob_key(digest), b"".join(pieces), use_multipart=False)
                 else:
-                    parts = {"chunk_size": part_bytes(size), "max_concurrency": _PARTS}
+                    parts = {"chunk_size": part_bytes(size, _SMALL_BYTES), "max_concurrency": _PARTS}
                     self._obstore.put(self._store, key or blob_key(digest), pieces, **parts)
         except ContentNotFoundError:
             raise NoBucketError(self.url) from None
@@ -345,15 +344,6 @@ class BucketReader:
 def _info(digest: Digest, meta: Any) -> ContentInfo:
     # Whole seconds: the service reports no more of one object, but does in a list.
     return ContentInfo(digest, int(meta["size"]), float(int(meta["last_modified"].timestamp())))
-
-
-def part_bytes(size: int) -> int:
-    """How large the parts of an upload are, for so many bytes.
-
-    >>> part_bytes(10**9) >> 20, part_bytes(100 << 30) >> 20
-    (8, 11)
-    """
-    return max(_SMALL_BYTES, -(-size // (_MOST_PARTS * _CHUNK_BYTES)) * _CHUNK_BYTES)
 
 
 def blob_key(digest: Digest) -> str:

@@ -29,6 +29,9 @@ _STALL: Final = timedelta(seconds=30)
 _WHOLE: Final = timedelta(hours=12)
 #: Questions about objects, and deletions.
 _QUICK: Final = timedelta(seconds=10)
+#: Parts of one upload, and what their size is a multiple of.
+_MOST_PARTS: Final = 10_000
+_PART_STEP_BYTES: Final = 1024 * 1024
 _QUICK_RETRIES: Final = 2
 _AUTHORITIES: Final = "AWS_CA_BUNDLE"
 _MOST_BUNDLE_BYTES: Final = 4 * 1024 * 1024
@@ -140,3 +143,16 @@ def _secret(path: str) -> str:
     if not text or not text.isprintable():
         raise ConfigError(f"{path}: expected a key on one line")
     return text
+
+
+def part_bytes(size: int, least: int) -> int:
+    """How large the parts of an upload are: S3 takes at most 10,000.
+
+    Args:
+        size: bytes of the upload.
+        least: bytes of a part of a small one.
+
+    >>> part_bytes(10**9, 8 << 20) >> 20, part_bytes(100 << 30, 8 << 20) >> 20
+    (8, 11)
+    """
+    return max(least, -(-size // (_MOST_PARTS * _PART_STEP_BYTES)) * _PART_STEP_BYTES)

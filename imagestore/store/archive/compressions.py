@@ -144,12 +144,14 @@ class _Turn(contextlib.AbstractContextManager["_Turn"]):
         self._is_taken = False
 
     def take(self) -> None:
+        """Wait for the turn, if it isn't this stream's already."""
         while not self._is_taken:
             self._is_taken = _LARGE_WINDOW.acquire(timeout=_TURN_SECONDS)
             if not self._is_taken:
                 self._check()
 
     def give_back(self) -> None:
+        """Let another stream have it."""
         if self._is_taken:
             self._is_taken = False
             _LARGE_WINDOW.release()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from imagestore import BucketSettings
-from imagestore.content.bucket import Bucket, part_bytes
+from imagestore.content.bucket import Bucket
+from imagestore.content.bucket_access import part_bytes
 from imagestore.content.bucket_errors import BucketErrors, NoBucketError, RefusedRequestError
 from imagestore.errors import (
     ConfigError,
@@ -173,9 +174,9 @@ def test_errors_of_the_library_become_one_line(text: str) -> None:
 @pytest.mark.parametrize("gibibytes", [0, 1, 78, 79, 100, 5000])
 def test_an_upload_has_at_most_ten_thousand_parts(gibibytes: int) -> None:
     size = (gibibytes << 30) + 1
-    assert part_bytes(size) * 10_000 >= size
-    assert part_bytes(size) % (1 << 20) == 0
-    assert part_bytes(size) >= 8 << 20
+    assert part_bytes(size, 8 << 20) * 10_000 >= size
+    assert part_bytes(size, 8 << 20) % (1 << 20) == 0
+    assert part_bytes(size, 8 << 20) >= 8 << 20
 
 
 @pytest.mark.parametrize("name", ["My_Bucket", "a.b.c", "A" * 255, "old-bucket_"])
