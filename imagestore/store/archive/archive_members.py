@@ -162,7 +162,9 @@ def _docker_layer(name: str, layer: Descriptor, diff_id: Digest, read: Read, can
         verifier = Verifier(diff_id, what=f"layer {layer.digest} uncompressed")
         packed = read(layer)
         what = f"layer {layer.digest}"
-        with contextlib.closing(decompressed(packed, kind, what=what) if kind else packed) as pieces:
+        with contextlib.closing(
+            decompressed(packed, kind, what=what, check=cancel.check) if kind else packed
+        ) as pieces:
             for piece in pieces:
                 cancel.check()
                 verifier.update(piece)

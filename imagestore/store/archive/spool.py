@@ -118,7 +118,9 @@ def spool(descriptor: int, *, folder: Path, limit_bytes: int, what: str, cancel:
     with contextlib.ExitStack() as stack:
         with translated("write a temporary file", folder):
             file = stack.enter_context(tempfile.TemporaryFile(dir=folder, buffering=0))
-        pieces = stack.enter_context(contextlib.closing(plain(_arriving(descriptor, what, cancel), what=what)))
+        pieces = stack.enter_context(
+            contextlib.closing(plain(_arriving(descriptor, what, cancel), what=what, check=cancel.check))
+        )
         yield Spool(pieces, file, folder, limit_bytes, what, cancel)
 
 
