@@ -11,9 +11,9 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import ContentInfo
-from imagestore.content.disk import translated
 from imagestore.errors import AlreadyExistsError, ContentUnreadableError, StoreCorruptError
 from imagestore.oci.digest import VERIFIABLE
+from imagestore.util.disk_errors import translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

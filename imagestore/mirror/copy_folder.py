@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.blob_files import is_name
-from imagestore.content.disk import make_directory, translated
-from imagestore.content.locks import FileLock
 from imagestore.errors import StoreBusyError
 from imagestore.oci.digest import Digest
+from imagestore.util.disk_errors import translated
+from imagestore.util.file_locks import FileLock
+from imagestore.util.files import make_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from imagestore.config.model import BucketSettings
-from imagestore.content.disk import make_directory, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.metadata.sqlite.location import refuse_missing
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store import leases
+from imagestore.util.disk_errors import translated
+from imagestore.util.files import make_directory
 from imagestore.util.logins import without_login
 from imagestore.util.root_folder import is_database, is_foreign_address, refuse_untrusted
 

@@ -9,11 +9,11 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 import imagestore.platforms as platforms
-from imagestore.content.disk import translated
 from imagestore.errors import UnknownRuntimeHandlerError
 from imagestore.metadata.sqlite.failures import closed
 from imagestore.util import long_waits
 from imagestore.util.cancel import CancelGroup
+from imagestore.util.disk_errors import translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,15 +18,19 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, InvalidInputError, PreconditionError
+from imagestore.util.disk_errors import translated
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from imagestore.errors import ImageStoreError
 
     StrPath = str | os.PathLike[str]
 
+#: Number, time of change and size of a file.
+Signature = tuple[int, int, int]
 _KINDS: Final = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFCHR: "a device",
@@ -263,3 +267,38 @@ class StreamReader:
         buffer[:count] = self._left[:count]
         self._left = self._left[count:]
         return count
+
+
+def signature(path: Path) -> Signature | None:
+    """Changes with a file's content, where each write makes a new file; None where there is no file."""
+    with translated("look at", path):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def make_directory(path: Path, mode: int = 0o755) -> None:
+    """Make a folder and its parents durable where they are missing."""
+    make_directories([path], mode)
+
+
+def make_directories(paths: Iterable[Path], mode: int = 0o755) -> None:
+    """Make folders and their parents durable where they are missing; each parent is synced once."""
+    changed: dict[Path, None] = {}
+    try:
+        for path in paths:
+            missing = []
+            while not path.is_dir():
+                missing.append(path)
+                path = path.parent
+            for directory in reversed(missing):
+                reach("folder-make")
+                with contextlib.suppress(FileExistsError):
+                    directory.mkdir(mode)
+                changed[directory.parent] = None
+    finally:
+        # Those that were made count as there the next time.
+        for parent in changed:
+            sync_directory(parent)

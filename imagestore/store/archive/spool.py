@@ -13,9 +13,9 @@ import select
 import tempfile
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import translated
 from imagestore.errors import DocumentError, InvalidInputError, StoreFullError
 from imagestore.store.archive.compressions import plain
+from imagestore.util.disk_errors import translated
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import translated
 from imagestore.errors import (
     ContentUnavailableError,
     ImageStoreError,
@@ -16,6 +15,7 @@ from imagestore.errors import (
     StoreError,
 )
 from imagestore.store.pull.fetch_pipeline import ingest_ref
+from imagestore.util.disk_errors import translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,8 +18,8 @@ from imagestore import CancelToken, Digest
 from imagestore.content.api import SmallBlob
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.local import LocalContentStore
-from imagestore.content.locks import FileLock
 from imagestore.errors import IntegrityError, OperationCancelledError, StoreError
+from imagestore.util.file_locks import FileLock
 
 DATA = b"hello"
 

@@ -14,11 +14,11 @@ import pytest
 from imagestore import ImageStore
 from imagestore.cli.main import main
 from imagestore.content.ingests import ingest_name
-from imagestore.content.locks import FileLock
 from imagestore.errors import StoreError
 from imagestore.metadata.sqlite import journal_lines
 from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.store.maintenance.rebuild import rebuild
+from imagestore.util.file_locks import FileLock
 from imagestore.util.files import open_regular
 from tests.support.node import PYTHON, node
 

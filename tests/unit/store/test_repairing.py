@@ -20,7 +20,6 @@ import pytest
 from imagestore import BlobDone, CancelToken, Digest, Event, EvictionPolicy, ImageStore, ImportOptions, Observer
 from imagestore.content import blob_files
 from imagestore.content.blob_files import open_blob
-from imagestore.content.locks import FileLock
 from imagestore.errors import (
     ContentNotFoundError,
     IntegrityError,
@@ -39,6 +38,7 @@ from imagestore.store.maintenance.check import CheckReport, Fault, FaultKind
 from imagestore.store.maintenance.hashing import CheckOptions
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
+from imagestore.util.file_locks import FileLock
 from tests.support.node import HYPERV, PYTHON, Node, node, python_image
 from tests.support.patience import until
 from tests.unit.store.archive import making
