@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from imagestore.config import HandlerPlatform
-    from imagestore.oci.index import Index
+    from imagestore.oci import Index
     from imagestore.oci.select import Selection
 
 _SIZES = (10, 100, 1_000, 10_000)

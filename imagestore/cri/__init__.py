@@ -21,3 +21,7 @@ Client (blocking, any thread)::
 Generated messages register in one pool per process, so nothing outside this package imports them. A program with its
 own copy of CRI's messages can use the store, but not this package, in the same process.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

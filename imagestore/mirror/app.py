@@ -25,7 +25,7 @@ from imagestore._version import __version__
 from imagestore.errors import Category, ImageStoreError, ReferenceNotFoundError, ServerError
 from imagestore.mirror.fill import RestartedError
 from imagestore.mirror.upstreams import INSTANCE_HEADER, REPLICA_HEADER
-from imagestore.oci.digest import Digest
+from imagestore.oci import Digest
 from imagestore.oci.media_types import OCI_INDEX, OCTETS
 from imagestore.store.archive.layout import render, render_descriptor
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from imagestore.mirror.blobs import BlobSource
     from imagestore.mirror.service import Mirror
     from imagestore.mirror.upstreams import Repository
-    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci import Descriptor
 
 log = logging.getLogger(__name__)
 

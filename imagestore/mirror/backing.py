@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from imagestore.mirror.blobs import StoreBlobs
     from imagestore.mirror.counters import MirrorCounters
-    from imagestore.store.image_store import ImageStore
-    from imagestore.store.workers import StoreWorkers
+    from imagestore.store import ImageStore, StoreWorkers
 
 #: The catalogue's file in the root.
 CATALOGUE: Final = "mirror.db"

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.mirror import catalogue_sql as sql
 from imagestore.mirror.catalogue_database import RememberedAnswers
 from imagestore.mirror.catalogue_values import CachedTag, EvictedContent, KnownContent
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
+from imagestore.oci import Descriptor, Digest
 from imagestore.oci.media_types import OCTETS
 
 if TYPE_CHECKING:

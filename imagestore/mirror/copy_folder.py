@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.blob_files import is_name
 from imagestore.errors import StoreBusyError
-from imagestore.oci.digest import Digest
+from imagestore.oci import Digest
 from imagestore.util.disk_errors import translated
 from imagestore.util.file_locks import FileLock
 from imagestore.util.files import make_directory

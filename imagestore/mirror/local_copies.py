@@ -25,7 +25,7 @@ from imagestore.errors import (
 from imagestore.mirror.blobs import StoredBlob
 from imagestore.mirror.copy_folder import CopyFolder
 from imagestore.mirror.fill import Fill, FillReader
-from imagestore.oci.digest import Verifier, verify
+from imagestore.oci import Verifier, verify
 from imagestore.util.cancel import CancelGroup
 
 if TYPE_CHECKING:
@@ -35,12 +35,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from imagestore.content.api import ContentStore
+    from imagestore.content import ContentStore
     from imagestore.mirror.blobs import BlobSource
     from imagestore.mirror.copy_folder import GrowingCopy
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
-    from imagestore.store.image_store import ImageStore
+    from imagestore.oci import Descriptor, Digest
+    from imagestore.store import ImageStore
     from imagestore.util.cancel import CancelToken
 
 log = logging.getLogger(__name__)

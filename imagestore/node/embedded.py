@@ -10,8 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from imagestore._version import __version__
-from imagestore.cri import records
-from imagestore.cri.model import (
+from imagestore.cri import (
     ContainerImage,
     FilesystemUsage,
     ImageDetails,
@@ -19,23 +18,23 @@ from imagestore.cri.model import (
     ImageSpec,
     ServedImage,
     ServiceVersion,
+    records,
 )
 from imagestore.errors import InvalidInputError
-from imagestore.metadata.records import ListedImage
-from imagestore.oci.reference import Reference
-from imagestore.registry.credentials.cri import explicit_source
-from imagestore.registry.credentials.lookup import CredentialResolver
-from imagestore.registry.events import ignore
+from imagestore.events import ignore
+from imagestore.metadata import ListedImage
+from imagestore.oci import Reference
+from imagestore.registry import CredentialResolver, explicit_source
 from imagestore.store.maintenance.usage import content_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from imagestore.cri.model import SandboxMetadata
-    from imagestore.metadata.records import ImageRecord
-    from imagestore.registry.credentials.cri import AuthConfig
-    from imagestore.registry.events import Observer
-    from imagestore.store.image_store import ImageStore
+    from imagestore.cri import SandboxMetadata
+    from imagestore.events import Observer
+    from imagestore.metadata import ImageRecord
+    from imagestore.registry import AuthConfig
+    from imagestore.store import ImageStore
     from imagestore.util.cancel import CancelToken
 
 

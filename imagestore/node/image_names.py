@@ -14,8 +14,9 @@ from typing import Final
 
 from imagestore.errors import InvalidInputError, InvalidReferenceError
 from imagestore.node.kubelet_messages import quoted
-from imagestore.oci.digest import GRAMMAR, VERIFIABLE
-from imagestore.oci.reference import COMPONENT, DOCKER_HUB, LABEL, MAX_PATH, TAG, Reference
+from imagestore.oci import DOCKER_HUB, VERIFIABLE, Reference
+from imagestore.oci.digest import GRAMMAR
+from imagestore.oci.reference import COMPONENT, LABEL, MAX_PATH, TAG
 from imagestore.util.logins import reference_without_login
 
 _LABEL: Final = LABEL.pattern

@@ -11,23 +11,39 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError, InvalidQuantityError, InvalidResourcesError
-from imagestore.resources import cgroup, explain, linux, oci_spec, placement, pod_reading, windows
-from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
+from imagestore.resources import (
+    CgroupVersion,
+    KubeletSettings,
+    Node,
+    QosClass,
+    cgroup,
+    explain,
+    linux,
+    oci_spec,
+    placement,
+    pod_reading,
+    qos_class,
+    windows,
+)
 from imagestore.resources.pod import CPU, MEMORY, with_defaults
-from imagestore.resources.qos import QosClass, qos_class
 from imagestore.resources.windows import Isolation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from imagestore.config import Config
-    from imagestore.platforms.platform import Platform
-    from imagestore.resources.cgroup import WeightFormula
+    from imagestore.platforms import Platform
+    from imagestore.resources import (
+        Container,
+        CpuConflict,
+        LinuxContainerResources,
+        Pod,
+        WeightFormula,
+        WindowsContainerResources,
+    )
     from imagestore.resources.explain import ExplainedValue
     from imagestore.resources.linux import PodCgroup
-    from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
-    from imagestore.resources.oci_spec import CpuConflict, Json
-    from imagestore.resources.pod import Container, Pod
+    from imagestore.resources.oci_spec import Json
 
 #: The kubelet's reasons, by the source of the pod's operating system.
 _REFUSALS: Final = {
@@ -155,7 +171,7 @@ def plan(
 
 def check_oci(document: Json) -> Json:
     """The document, validated against the OCI runtime specification; DocumentError lists the faults."""
-    from imagestore.oci.decode import validate
+    from imagestore.oci import validate
 
     validate(document, "oci-resources", "OCI resources")
     return document

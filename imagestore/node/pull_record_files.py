@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import imagestore.node.pull_records as pull_records
 from imagestore.errors import StoreCorruptError
-from imagestore.oci.digest import Digest
+from imagestore.oci import Digest
 from imagestore.util import files
 from imagestore.util.disk_errors import translated
 from imagestore.util.file_locks import FileLock, SharedLock

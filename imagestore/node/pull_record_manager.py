@@ -34,7 +34,7 @@ from imagestore.node.pull_records import PullCredentials, PulledRecord, Recorded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from imagestore.cri.model import ServedImage
+    from imagestore.cri import ServedImage
     from imagestore.node.credentials import TrackedCredential
     from imagestore.node.metrics import NodeMetrics
     from imagestore.node.pull_record_files import PullRecordFiles

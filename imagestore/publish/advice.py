@@ -9,20 +9,16 @@ import os
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.findings import Finding, Severity, dotted, show
-from imagestore.config.tree import Location, child
+from imagestore.config import Finding, Location, Severity, child, dotted, show
 from imagestore.errors import ConfigError, ContentNotFoundError, IntegrityError
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES
-from imagestore.oci.digest import Digest
-from imagestore.oci.image_config import user_of
+from imagestore.oci import MAX_DOCUMENT_BYTES, Digest, user_of
 from imagestore.store.record_lookup import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.config import Config
-    from imagestore.config.tree import Table
-    from imagestore.store.image_store import ImageStore
+    from imagestore.config import Config, Table
+    from imagestore.store import ImageStore
 
 #: Where containerd has its own file.
 CONTAINERD_FILE: Final = "/etc/containerd/config.toml"

@@ -20,7 +20,7 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import IntegrityError
-from imagestore.oci.digest import Digest, Verifier
+from imagestore.oci import Digest, Verifier
 from imagestore.publish.model import ContentWay
 from imagestore.util.failpoint import reach
 from imagestore.util.files import reflink, sync_directory
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci import Descriptor
     from imagestore.util.cancel import CancelToken
 
 #: Names of ours beside ``blobs``, where containerd never looks: only while a file is written, or replaces another.

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, InvalidInputError, NotFoundError, PreconditionError
-from imagestore.oci.digest import VERIFIABLE, Digest
-from imagestore.oci.image_config import chain_id as chain_of
-from imagestore.registry.events import ignore
+from imagestore.events import ignore
+from imagestore.oci import VERIFIABLE, Digest
+from imagestore.oci import chain_id as chain_of
+from imagestore.store import UnpackLimits
 from imagestore.store.unpack.layer_work import LayerUnpacker, close_new, entry_named, refuse_unable
-from imagestore.store.unpack.limits import UnpackLimits
 from imagestore.store.unpack.stacked import unpack_onto
 from imagestore.util.cancel import CancelToken
 from imagestore.util.failpoint import reach
@@ -31,9 +31,9 @@ from imagestore.util.root_folder import refuse_untrusted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.content.api import ContentStore
+    from imagestore.content import ContentStore
+    from imagestore.events import Observer
     from imagestore.publish.snapshots import SnapshotLayer
-    from imagestore.registry.events import Observer
 
 _TREE: Final = "fs"
 _CLOSED: Final = 0o700

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from imagestore.publish.publisher import Publisher
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from imagestore.publish.model import ContentWay
     from imagestore.publish.owner_lock import OwnerLock
     from imagestore.publish.wanted import ActualImage, Difference, Owner, WantedImage
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
 
 #: States that only the process at work knows.
 _OF_WORK = frozenset({ImageState.PUBLISHING, ImageState.FAILED, ImageState.REMOVING})

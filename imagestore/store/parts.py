@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from imagestore.config import Config
+    from imagestore.events import Observer
     from imagestore.platforms import Platform
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.client_factory import Transport
     from imagestore.registry.credentials.model import CredentialLookup
-    from imagestore.registry.events import Observer
     from imagestore.registry.policy import TransferPolicy
     from imagestore.store.adapters import Adapters
     from imagestore.store.pull.verify import ImageVerifier
@@ -159,6 +159,6 @@ class StoreParts:
 
 def _notice(observer: Observer, line: str) -> None:
     # Loading all events would make every store slower to open.
-    from imagestore.registry.events import Noticed
+    from imagestore.events import Noticed
 
     observer(Noticed(line))

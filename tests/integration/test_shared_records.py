@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from imagestore.metadata.postgres import PostgresMetadataStore
+from imagestore.metadata import PostgresMetadataStore
 from tests.contracts.metadata import Later, MetadataContract, record
 
 if TYPE_CHECKING:

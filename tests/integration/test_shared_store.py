@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import imagestore
-from imagestore import BlobStarted, BucketSettings, CancelToken, Digest
+from imagestore import BucketSettings, CancelToken, Digest
 from imagestore.errors import (
     ConfigError,
     ContentUnavailableError,
@@ -26,6 +26,7 @@ from imagestore.errors import (
     StoreMissingError,
     UnsupportedError,
 )
+from imagestore.events import BlobStarted
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
 from tests.support.commands import Commands
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from imagestore import Event, ImageStore
+    from imagestore import ImageStore
+    from imagestore.events import Event
     from tests.support.postgres import Postgres
     from tests.support.shared_place import SharedPlace
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from imagestore.cri.client import CriImageService
+from imagestore.cri import CriImageService
 from imagestore.errors import ImageStoreError
 from tests.support.kubelet import remove_all_pods
 from tests.support.patience import PATIENCE_SECONDS, until

@@ -244,9 +244,9 @@ def _node(
 
 
 def _bytes(option: str, text: str) -> int:
-    from imagestore.resources.quantity import parse
+    from imagestore.util.quantity import Quantity
 
-    value = parse(text).value()
+    value = Quantity.parse(text).value()
     if not 0 <= value < 2**63:
         raise click.BadParameter(f"{text!r}: expected 0 to 2^63-1 bytes", param_hint=option)
     return value

@@ -23,12 +23,11 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from imagestore.oci.digest import Digest
-from imagestore.oci.reference import Reference
+from imagestore.oci import Digest, Reference
 from imagestore.registry.credentials import files
 
 if TYPE_CHECKING:
-    from imagestore.registry.credentials.cri import AuthConfig
+    from imagestore.registry import AuthConfig
 
 
 _MAX_MESSAGE: Final = 2000

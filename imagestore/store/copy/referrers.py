@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, InvalidInputError, NotFoundError
+from imagestore.events import Noticed
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.media_types import Kind
 from imagestore.oci.referrers import subject_of
-from imagestore.registry.events import Noticed
 from imagestore.store.archive import layout
 from imagestore.store.archive.archive_members import blob_member
 from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest
@@ -27,11 +27,11 @@ from imagestore.store.pull.sources import Documents
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from imagestore.events import Observer
     from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
     from imagestore.oci.reference import Reference
     from imagestore.registry.client import RegistryClient
-    from imagestore.registry.events import Observer
     from imagestore.util.cancel import CancelToken
 
 #: Documents that may refer to one image, those that refer to them included.

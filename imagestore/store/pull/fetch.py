@@ -25,18 +25,18 @@ from imagestore.errors import (
     SizeMismatchError,
     StoreFullError,
 )
+from imagestore.events import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
-from imagestore.registry.events import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
 from imagestore.store.pull.fetch_pipeline import PARALLEL_BLOBS, FetchPipeline, fetch_order, ingest_ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from imagestore.content.api import BlobWriter, ContentStore, SmallBlobs
+    from imagestore.events import Observer
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.reference import Reference
-    from imagestore.registry.events import Observer
     from imagestore.store.pull.sources import Origin
     from imagestore.util.cancel import CancelToken
 

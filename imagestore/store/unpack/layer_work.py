@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, IntegrityError, PreconditionError
-from imagestore.registry.events import LayerUnpacked, LayerUnpacking
+from imagestore.events import LayerUnpacked, LayerUnpacking
 from imagestore.store.archive.compressions import plain
 from imagestore.store.unpack.entry import shown
 from imagestore.store.unpack.layer import LayerStream
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from imagestore.content.api import ContentStore
+    from imagestore.events import Observer
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
-    from imagestore.registry.events import Observer
     from imagestore.store.unpack.apply import LayerApplier
     from imagestore.store.unpack.limits import Unpacked, UnpackLimits
     from imagestore.util.cancel import CancelToken

@@ -19,9 +19,8 @@ from imagestore.errors import (
     InvalidDigestError,
     InvalidReferenceError,
 )
-from imagestore.oci import media_types
-from imagestore.oci.digest import Digest, verify
-from imagestore.oci.reference import TAG, Reference
+from imagestore.oci import Digest, Reference, media_types, verify
+from imagestore.oci.reference import TAG
 from imagestore.testing.builders.bodies import FileBody
 from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.tapes.blob_folder import BlobFolder

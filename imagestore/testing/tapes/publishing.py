@@ -24,8 +24,7 @@ from imagestore.errors import (
     ProtocolError,
     RegistryUnavailableError,
 )
-from imagestore.oci.digest import Digest, Verifier
-from imagestore.oci.reference import Reference
+from imagestore.oci import Digest, Reference, Verifier
 from imagestore.testing.builders.bodies import FileBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.files import load_tape, save_text, tape_path

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import ConfigError, InvalidInputError, OperationCancelledError
-from imagestore.oci.digest import VERIFIABLE
+from imagestore.oci import VERIFIABLE
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.registry import RecordedRegistry

@@ -34,9 +34,9 @@ from imagestore.errors import (
     StoreError,
     WriterClosedError,
 )
+from imagestore.events import ignore
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci import media_types
-from imagestore.registry.events import ignore
 from imagestore.store.pull.fetch import Fetcher
 from imagestore.store.pull.fetch_pipeline import ingest_ref
 

@@ -14,7 +14,7 @@ import trustme
 from cryptography import x509
 
 from imagestore import CancelToken
-from imagestore.config.connection import ConnectionSettings
+from imagestore.config import ConnectionSettings
 from imagestore.errors import RegistryUnavailableError
 from imagestore.registry.transport import tls
 from imagestore.registry.transport.addresses import Origin

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import (
+from imagestore import CancelToken
+from imagestore.cli import progress
+from imagestore.events import (
     BlobAdvanced,
     BlobAwaited,
     BlobDone,
     BlobStarted,
     BlobVerifying,
-    CancelToken,
     Event,
     Noticed,
     Resolved,
@@ -22,7 +23,6 @@ from imagestore import (
     SourceSwitched,
     Waiting,
 )
-from imagestore.cli import progress
 from imagestore.store.pull.fetch_pipeline import ingest_ref
 from imagestore.testing import FaultRule, Where, build_image, build_index, layer
 from imagestore.testing.faults import Flip, Refuse

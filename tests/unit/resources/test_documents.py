@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.node.pod_resources import Target, plan, refusal
+from imagestore.node import Target
+from imagestore.node.pod_resources import plan, refusal
 from imagestore.resources.documents import pod_in
 from imagestore.resources.node import Node
 from imagestore.resources.pod_reading import faults, pod_from_json

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import pytest
 
-from imagestore import CopyOptions, Descriptor, Digest, Event
+from imagestore import CopyOptions, Descriptor, Digest
 from imagestore.errors import ContentNotFoundError, InvalidInputError
+from imagestore.events import Event
 from imagestore.oci.referrers import fallback_tag
 from imagestore.store.archive import layout
 from imagestore.store.maintenance.rebuild import rebuild

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from imagestore import Descriptor, Digest, Platform
 from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
-from imagestore.metadata.records import ImageRecord, NamedImage
+from imagestore.metadata import ImageRecord
+from imagestore.metadata.records import NamedImage
 from imagestore.metadata.sqlite import database
 from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.metadata.sqlite.store import SqliteMetadataStore

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from imagestore import BlobDone, CancelToken, Digest, Event, EvictionPolicy, ImageStore, ImportOptions, Observer
+from imagestore import CancelToken, Digest, EvictionPolicy, ImageStore, ImportOptions
 from imagestore.content import blob_files
 from imagestore.content.blob_files import open_blob
 from imagestore.errors import (
@@ -28,6 +28,7 @@ from imagestore.errors import (
     StoreCorruptError,
     StoreError,
 )
+from imagestore.events import BlobDone, Event, Observer
 from imagestore.metadata.records import HOME
 from imagestore.metadata.sqlite import journal_lines
 from imagestore.metadata.sqlite.journal import RecordJournal

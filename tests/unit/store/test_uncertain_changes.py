@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import Digest, Image, ImageStore
-from imagestore.metadata.records import ImageRecord
+from imagestore.metadata import ImageRecord
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store.leases import LIFETIME_SECONDS
 from imagestore.store.maintenance.rebuild import rebuild

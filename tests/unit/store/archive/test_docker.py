@@ -17,7 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from imagestore import CancelToken, Digest, ExportOptions, ImportOptions, Noticed
+from imagestore import CancelToken, Digest, ExportOptions, ImportOptions
 from imagestore.errors import (
     DigestMismatchError,
     DocumentError,
@@ -26,8 +26,8 @@ from imagestore.errors import (
     OperationCancelledError,
     SizeMismatchError,
 )
-from imagestore.oci import media_types
-from imagestore.oci.image_config import ImageConfig
+from imagestore.events import Noticed
+from imagestore.oci import ImageConfig, media_types
 from imagestore.store.archive import layout
 from imagestore.store.archive.compressions import decompressed
 from imagestore.store.archive.contents import ArchiveFormat

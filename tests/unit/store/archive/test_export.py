@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from imagestore import BlobAdvanced, CancelToken, Digest, ExportOptions, ImportOptions
+from imagestore import CancelToken, Digest, ExportOptions, ImportOptions
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -26,7 +26,8 @@ from imagestore.errors import (
     PreconditionError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.oci.index import Index
+from imagestore.events import BlobAdvanced
+from imagestore.oci import Index
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.store.archive import layout
 from imagestore.store.archive.contents import ArchiveFormat

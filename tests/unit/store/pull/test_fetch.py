@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from imagestore import BlobDone, BlobStarted, CancelToken, Descriptor, Digest, Event, Reference
+from imagestore import CancelToken, Descriptor, Digest, Reference
 from imagestore.content.api import ContentInfo
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import (
@@ -20,6 +20,7 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     SizeMismatchError,
 )
+from imagestore.events import BlobDone, BlobStarted, Event
 from imagestore.oci.media_types import DOCKER_FOREIGN_LAYER
 from imagestore.store.pull.fetch import Fetcher
 from imagestore.store.pull.fetch_pipeline import ingest_ref

@@ -1,0 +1,17 @@
+from . import records as records
+from .client import CriImageService as CriImageService
+from .image_service import add_cri as add_cri
+from .model import Condition as Condition
+from .model import ContainerImage as ContainerImage
+from .model import FilesystemUsage as FilesystemUsage
+from .model import ImageDetails as ImageDetails
+from .model import ImageFilesystems as ImageFilesystems
+from .model import ImageSpec as ImageSpec
+from .model import RuntimeStatus as RuntimeStatus
+from .model import SandboxMetadata as SandboxMetadata
+from .model import ServedImage as ServedImage
+from .model import ServiceVersion as ServiceVersion
+from .pull_queue import NoPullMeter as NoPullMeter
+from .pull_queue import PullMeter as PullMeter
+from .pull_queue import PullQueue as PullQueue
+from .readiness import Readiness as Readiness

@@ -1,0 +1,17 @@
+from . import cpu as cpu
+from .cgroup import WeightFormula as WeightFormula
+from .messages import LinuxContainerResources as LinuxContainerResources
+from .messages import WindowsContainerResources as WindowsContainerResources
+from .node import CgroupVersion as CgroupVersion
+from .node import KubeletSettings as KubeletSettings
+from .node import Node as Node
+from .oci_spec import CpuConflict as CpuConflict
+from .oci_spec import linux_resources as linux_resources
+from .oci_spec import windows_resources as windows_resources
+from .pod import Container as Container
+from .pod import Pod as Pod
+from .pod import Quantity as Quantity
+from .pod import Requirements as Requirements
+from .pod_reading import pod_from_json as pod_from_json
+from .qos import QosClass as QosClass
+from .qos import qos_class as qos_class

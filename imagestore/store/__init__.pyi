@@ -1,0 +1,12 @@
+from .archive.exporting import ExportOptions as ExportOptions
+from .archive.importing import ImportOptions as ImportOptions
+from .copy.options import CopyOptions as CopyOptions
+from .copy.options import CopyReport as CopyReport
+from .image import Image as Image
+from .image_store import ImageStore as ImageStore
+from .maintenance.check import CheckReport as CheckReport
+from .maintenance.eviction import EvictionPolicy as EvictionPolicy
+from .pull.plan import PullPlan as PullPlan
+from .unpack.bundle import BundleOptions as BundleOptions
+from .unpack.limits import UnpackLimits as UnpackLimits
+from .workers import StoreWorkers as StoreWorkers
