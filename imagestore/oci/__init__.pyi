@@ -1,3 +1,4 @@
+from . import grammar as grammar
 from . import media_types as media_types
 from .decode import MAX_DOCUMENT_BYTES as MAX_DOCUMENT_BYTES
 from .decode import limit_of as limit_of
@@ -14,11 +15,11 @@ from .gc_labels import MAX_LABEL_BYTES as MAX_LABEL_BYTES
 from .image_config import ImageConfig as ImageConfig
 from .image_config import chain_id as chain_id
 from .image_config import chain_ids as chain_ids
-from .image_config import image_config as image_config
 from .image_config import user_of as user_of
 from .index import Index as Index
 from .manifest import Manifest as Manifest
 from .media_types import Kind as Kind
 from .reference import DOCKER_HUB as DOCKER_HUB
 from .reference import Reference as Reference
+from .rendering import render_index as render_index
 from .selection import Selection as Selection

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import InvalidInputError
+from imagestore.oci import rendering
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest, Verifier
 from imagestore.oci.image_config import image_config
@@ -56,10 +57,10 @@ def layout_members(images: Sequence[ExportedImage], read: Read) -> list[Member]:
     entries = sorted((_entry(image) for image in images), key=lambda entry: entry.annotations[layout.NAME_KEY])
     referrers = {found.descriptor.digest: found.descriptor for image in images for found in image.referrers}
     entries += [referrers[digest] for digest in sorted(referrers)]
-    files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, layout.render_index(entries))]
+    files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, rendering.render_index(entries))]
     saved = _saved(images)
     if saved:
-        files.append(Member.of(layout.DOCKER_MANIFEST, layout.render(saved)))
+        files.append(Member.of(layout.DOCKER_MANIFEST, rendering.render(saved)))
     return files
 
 
@@ -135,7 +136,7 @@ def docker_members(images: Sequence[ExportedImage], read: Read, *, cancel: Cance
     for each in saved.values():
         each["RepoTags"].sort()
     listed = sorted(saved.values(), key=lambda each: str(each["Config"]))
-    return [*files.values(), Member.of(layout.DOCKER_MANIFEST, layout.render(listed))]
+    return [*files.values(), Member.of(layout.DOCKER_MANIFEST, rendering.render(listed))]
 
 
 def _add_docker_image(manifest: Manifest, files: dict[str, Member], read: Read, cancel: CancelToken) -> dict[str, Any]:

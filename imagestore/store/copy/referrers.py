@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, InvalidInputError, NotFoundError
 from imagestore.events import Noticed
+from imagestore.oci import rendering
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.media_types import Kind
 from imagestore.oci.referrers import subject_of
@@ -166,7 +167,7 @@ def fetch_referrers(
     read = functools.partial(source.pieces, cancel=cancel)
     blobs = {each.digest: each for bare, manifest in manifests for each in (bare, *manifest.children)}
     files = [blob_member(layout.blob_name(each.digest), each, read) for each in blobs.values()]
-    index = layout.render_index(_described(bare, manifest) for bare, manifest in manifests)
+    index = rendering.render_index(_described(bare, manifest) for bare, manifest in manifests)
     files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, index)]
     return write_folder(folder, files, observer=observer, cancel=cancel)
 
