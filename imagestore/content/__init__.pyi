@@ -1,6 +1,7 @@
 from .api import ContentStore as ContentStore
 from .api import Disk as Disk
 from .api import IngestWriter as IngestWriter
+from .api import ingest_ref as ingest_ref
 from .bucket import Bucket as Bucket
 from .bucket import BucketReader as BucketReader
 from .bucket_store import BucketContentStore as BucketContentStore

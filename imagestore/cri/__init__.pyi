@@ -1,4 +1,3 @@
-from . import records as records
 from .client import CriImageService as CriImageService
 from .image_service import add_cri as add_cri
 from .model import Condition as Condition
@@ -15,3 +14,9 @@ from .pull_queue import NoPullMeter as NoPullMeter
 from .pull_queue import PullMeter as PullMeter
 from .pull_queue import PullQueue as PullQueue
 from .readiness import Readiness as Readiness
+from .records import ImageUsers as ImageUsers
+from .records import all_references as all_references
+from .records import find_groups as find_groups
+from .records import find_record as find_record
+from .records import served_images as served_images
+from .records import verbose_info as verbose_info

@@ -25,8 +25,7 @@ from imagestore._version import __version__
 from imagestore.errors import Category, ImageStoreError, ReferenceNotFoundError, ServerError
 from imagestore.mirror.fill import RestartedError
 from imagestore.mirror.upstreams import INSTANCE_HEADER, REPLICA_HEADER
-from imagestore.oci import Digest, media_types
-from imagestore.oci.rendering import render_index
+from imagestore.oci import Digest, media_types, render_index
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

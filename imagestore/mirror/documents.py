@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from imagestore.content import ingest_ref
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -24,9 +25,7 @@ from imagestore.errors import (
 from imagestore.mirror.freshness import FRESH, Freshness
 from imagestore.oci import Index, Kind, Manifest, limit_of
 from imagestore.platforms import parse
-from imagestore.store.pull.choice import match_handlers
-from imagestore.store.pull.fetch_pipeline import ingest_ref
-from imagestore.store.pull.sources import Documents
+from imagestore.store import Documents, match_handlers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

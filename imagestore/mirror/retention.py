@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, ImageStoreError, LeaseNotFoundError, StoreFullError
 from imagestore.mirror.catalogue_values import Reservation
-from imagestore.store.garbage import sweep
+from imagestore.store import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

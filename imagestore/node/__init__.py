@@ -3,8 +3,7 @@
 :class:`ImageManager` makes sure that an image is there and that a pod may use it (EnsureImageExists);
 :class:`ImageCollector` removes images by age and space, keyed by (image, runtime handler). Both work over an
 :class:`ImageService`: :class:`EmbeddedImageService` (a store), :class:`DockerImageService`, or
-:class:`imagestore.cri.client.CriImageService`. :mod:`imagestore.node.pod_resources` says what a pod's requests and
-limits become.
+:class:`imagestore.cri.CriImageService`. What a pod's requests and limits become says :mod:`imagestore.resources`.
 """
 
 import lazy_loader

@@ -1,4 +1,3 @@
-from . import pod_resources as pod_resources
 from .credentials import ChainedKeyring as ChainedKeyring
 from .credentials import NodeKeyring as NodeKeyring
 from .credentials import PullSecret as PullSecret
@@ -16,8 +15,6 @@ from .kubelet_messages import EnsureResult as EnsureResult
 from .kubelet_messages import NodeEvent as NodeEvent
 from .kubelet_messages import ObjectReference as ObjectReference
 from .metrics import NodeMetrics as NodeMetrics
-from .pod_resources import PodPlan as PodPlan
-from .pod_resources import Target as Target
 from .pull_backoff import BackOff as BackOff
 from .pull_record_manager import PullManager as PullManager
 from .puller import Puller as Puller

@@ -17,8 +17,8 @@ from imagestore.errors import ConfigError
 from imagestore.node.credential_matching import matching, normalized_key
 from imagestore.oci import Digest
 from imagestore.registry import AuthConfig, Target
-from imagestore.registry.credentials.files import member
 from imagestore.util.cancel import CancelToken
+from imagestore.util.known_members import member
 from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:

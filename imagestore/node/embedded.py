@@ -16,16 +16,21 @@ from imagestore.cri import (
     ImageDetails,
     ImageFilesystems,
     ImageSpec,
+    ImageUsers,
     ServedImage,
     ServiceVersion,
-    records,
+    all_references,
+    find_groups,
+    find_record,
+    served_images,
+    verbose_info,
 )
 from imagestore.errors import InvalidInputError
 from imagestore.events import ignore
 from imagestore.metadata import ListedImage
 from imagestore.oci import Reference
 from imagestore.registry import CredentialResolver, explicit_source
-from imagestore.store.maintenance.usage import content_use
+from imagestore.store import content_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +54,7 @@ class EmbeddedImageService:
     def __init__(self, store: ImageStore, *, containers: Callable[[], Sequence[ContainerImage]] | None = None) -> None:
         self._store = store
         self._containers = containers
-        self._users = records.ImageUsers()
+        self._users = ImageUsers()
 
     def version(self) -> ServiceVersion:
         """See ImageService."""
@@ -57,18 +62,18 @@ class EmbeddedImageService:
 
     def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
         """See ImageService."""
-        groups = records.find_groups(self._store, spec or ImageSpec(""))
-        return records.served_images(groups, self._store, self._users)
+        groups = find_groups(self._store, spec or ImageSpec(""))
+        return served_images(groups, self._store, self._users)
 
     def status(self, spec: ImageSpec) -> ServedImage | None:
         """See ImageService."""
-        record = records.find_record(self._store, spec)
+        record = find_record(self._store, spec)
         return None if record is None else self._served(record)
 
     def inspect(self, spec: ImageSpec) -> ImageDetails | None:
         """See ImageService. The details are those of the CRI service."""
-        record = records.find_record(self._store, spec)
-        return None if record is None else ImageDetails(self._served(record), records.verbose_info(record, self._store))
+        record = find_record(self._store, spec)
+        return None if record is None else ImageDetails(self._served(record), verbose_info(record, self._store))
 
     def pull(
         self,
@@ -117,6 +122,4 @@ class EmbeddedImageService:
         """See ImageService; the store stays open."""
 
     def _served(self, record: ImageRecord) -> ServedImage:
-        return records.served_images(
-            [records.all_references(self._store, ListedImage.of(record))], self._store, self._users
-        )[0]
+        return served_images([all_references(self._store, ListedImage.of(record))], self._store, self._users)[0]

@@ -15,6 +15,7 @@ from .gc_labels import MAX_LABEL_BYTES as MAX_LABEL_BYTES
 from .image_config import ImageConfig as ImageConfig
 from .image_config import chain_id as chain_id
 from .image_config import chain_ids as chain_ids
+from .image_config import config_of as config_of
 from .image_config import user_of as user_of
 from .index import Index as Index
 from .manifest import Manifest as Manifest

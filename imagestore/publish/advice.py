@@ -5,14 +5,14 @@ Nothing here asks containerd: its own configuration file is read as ours is, sin
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config import Finding, Location, Severity, child, dotted, show
-from imagestore.errors import ConfigError, ContentNotFoundError, IntegrityError
-from imagestore.oci import MAX_DOCUMENT_BYTES, Digest, user_of
-from imagestore.store.record_lookup import canonical
+from imagestore.errors import ConfigError, ContentNotFoundError, IntegrityError, InvalidReferenceError
+from imagestore.oci import MAX_DOCUMENT_BYTES, Digest, Reference, user_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +111,9 @@ def _sandbox_image(store: ImageStore) -> Iterator[Finding]:
         text = store.config.sandbox_image("")
     except ConfigError:
         return  # containerd's own default, which isn't known here
-    reference, handler = canonical(text) or text, store.config.default_handler
+    with contextlib.suppress(InvalidReferenceError):
+        text = str(Reference.parse(text))
+    reference, handler = text, store.config.default_handler
     if store.metadata.images.get(reference, handler) is None:
         said = f"the sandbox image isn't in the store for {handler}, so containerd pulls it from its registry"
         yield _of_store(store, reference, said, "imagestore pull --sandbox")

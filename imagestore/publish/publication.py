@@ -29,7 +29,7 @@ from imagestore.errors import (
     NotFoundError,
     ServiceUnavailableError,
 )
-from imagestore.oci import MAX_DOCUMENT_BYTES, Manifest, Reference, Verifier, chain_ids, image_config
+from imagestore.oci import MAX_DOCUMENT_BYTES, Manifest, Reference, Verifier, chain_ids, config_of
 from imagestore.publish.containerd_snapshots import ContainerdSnapshots, DamagedLayerError
 from imagestore.publish.model import ContentWay
 from imagestore.publish.snapshots import SnapshotLayer
@@ -119,7 +119,7 @@ class ImageDocuments:
         if not manifest.is_image:
             raise NotRunnableError(what, ["it is an artifact, and has no root filesystem"])
         raw = content.read(manifest.config.digest, limit_bytes=MAX_DOCUMENT_BYTES)
-        config = image_config(manifest, raw, what=f"image config {manifest.config.digest}")
+        config = config_of(manifest, raw, what=f"image config {manifest.config.digest}")
         if config is None:
             raise NotRunnableError(what, ["its config describes no root filesystem"])
         pairs = zip(manifest.layers, config.diff_ids, strict=True)

@@ -25,7 +25,7 @@ from imagestore.publish.owner_state import ImageNote, OwnerState
 from imagestore.publish.publication import ImageDocuments, NotRunnableError
 from imagestore.publish.unpacked import UnpackedImages
 from imagestore.publish.wanted import difference, left_to_others
-from imagestore.store.record_lookup import not_found
+from imagestore.store import not_found
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

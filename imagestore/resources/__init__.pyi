@@ -1,4 +1,5 @@
 from . import cpu as cpu
+from . import pod_resources as pod_resources
 from .cgroup import WeightFormula as WeightFormula
 from .messages import LinuxContainerResources as LinuxContainerResources
 from .messages import WindowsContainerResources as WindowsContainerResources
@@ -13,5 +14,8 @@ from .pod import Pod as Pod
 from .pod import Quantity as Quantity
 from .pod import Requirements as Requirements
 from .pod_reading import pod_from_json as pod_from_json
+from .pod_resources import ContainerPlan as ContainerPlan
+from .pod_resources import PodPlan as PodPlan
+from .pod_resources import Target as Target
 from .qos import QosClass as QosClass
 from .qos import qos_class as qos_class

@@ -2,11 +2,17 @@ from .archive.exporting import ExportOptions as ExportOptions
 from .archive.importing import ImportOptions as ImportOptions
 from .copy.options import CopyOptions as CopyOptions
 from .copy.options import CopyReport as CopyReport
+from .garbage import sweep as sweep
 from .image import Image as Image
 from .image_store import ImageStore as ImageStore
 from .maintenance.check import CheckReport as CheckReport
 from .maintenance.eviction import EvictionPolicy as EvictionPolicy
+from .maintenance.usage import content_use as content_use
+from .pull.choice import match_handlers as match_handlers
 from .pull.plan import PullPlan as PullPlan
+from .pull.sources import Documents as Documents
+from .record_lookup import not_found as not_found
 from .unpack.bundle import BundleOptions as BundleOptions
 from .unpack.limits import UnpackLimits as UnpackLimits
+from .unpack.stacked import StackedUnpacker as StackedUnpacker
 from .workers import StoreWorkers as StoreWorkers

@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from imagestore.node import Target
-from imagestore.node.pod_resources import ContainerPlan, plan
-from imagestore.resources import CgroupVersion, LinuxContainerResources, Node, WeightFormula, oci_spec, pod_from_json
+from imagestore.resources import (
+    CgroupVersion,
+    ContainerPlan,
+    LinuxContainerResources,
+    Node,
+    Target,
+    WeightFormula,
+    oci_spec,
+    pod_from_json,
+)
 from imagestore.resources.cgroup import shares_to_weight
+from imagestore.resources.pod_resources import plan
 from tests.support.peers import need
 
 if TYPE_CHECKING:

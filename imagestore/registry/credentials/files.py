@@ -24,6 +24,7 @@ from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.registry.credentials.model import NO_SECRET, Credential, checked
 from imagestore.util import files
 from imagestore.util.files import follow_links, replace
+from imagestore.util.known_members import member
 from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
@@ -234,29 +235,3 @@ def _locked(folder: str, target: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)
-
-
-def spellings(value: Mapping[str, object], name: str) -> list[str]:
-    """The names under which an object has a member, in order.
-
-    >>> spellings({"Auths": {}, "x": 1, "auths": {}}, "auths")
-    ['Auths', 'auths']
-    """
-    folded = name.casefold()
-    return [key for key in value if key.casefold() == folded]
-
-
-def member(value: Mapping[str, object], name: str) -> object:
-    """A member under any spelling; None when it isn't there.
-
-    >>> member({"Auths": {"a": 1}, "auths": {"b": 2}}, "auths")
-    {'a': 1, 'b': 2}
-    """
-    found: object = None
-    for key in spellings(value, name):
-        one = value[key]
-        if isinstance(found, dict) and isinstance(one, dict):
-            found = {**found, **one}
-        elif one is not None:
-            found = one
-    return found

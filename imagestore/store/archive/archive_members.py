@@ -18,7 +18,7 @@ from imagestore.errors import InvalidInputError
 from imagestore.oci import rendering
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest, Verifier
-from imagestore.oci.image_config import image_config
+from imagestore.oci.image_config import config_of
 from imagestore.oci.media_types import Kind
 from imagestore.store.archive import layout
 from imagestore.store.archive.compressions import compression_of, decompressed
@@ -143,7 +143,7 @@ def _add_docker_image(manifest: Manifest, files: dict[str, Member], read: Read, 
     """An entry of ``manifest.json``; its files are added to ``files``."""
     what = f"image config {manifest.config.digest}"
     raw = b"".join(read(manifest.config))
-    config = image_config(manifest, raw, what=what)
+    config = config_of(manifest, raw, what=what)
     if config is None:
         raise InvalidInputError(f"{what}: is an artifact's, which a docker-archive can't hold")
     # Docker knows images by sha256 alone; the id of an image under another algorithm is not part of this format.

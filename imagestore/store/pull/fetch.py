@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.api import ingest_ref
 from imagestore.errors import (
     AlreadyExistsError,
     DigestMismatchError,
@@ -28,7 +29,7 @@ from imagestore.errors import (
 from imagestore.events import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
-from imagestore.store.pull.fetch_pipeline import PARALLEL_BLOBS, FetchPipeline, fetch_order, ingest_ref
+from imagestore.store.pull.fetch_pipeline import PARALLEL_BLOBS, FetchPipeline, fetch_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

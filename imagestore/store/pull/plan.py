@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagestore.store.pull.fetch_pipeline import ingest_ref
+from imagestore.content.api import ingest_ref
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.api import ingest_ref
 from imagestore.errors import (
     ContentUnavailableError,
     ImageStoreError,
@@ -14,7 +15,6 @@ from imagestore.errors import (
     RegistryUnavailableError,
     StoreError,
 )
-from imagestore.store.pull.fetch_pipeline import ingest_ref
 from imagestore.util.disk_errors import translated
 
 if TYPE_CHECKING:

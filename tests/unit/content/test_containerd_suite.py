@@ -20,7 +20,7 @@ from typing import Self
 import pytest
 
 from imagestore import CancelToken, Descriptor, Digest, Reference
-from imagestore.content.api import IngestStatus
+from imagestore.content.api import IngestStatus, ingest_ref
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.ingests import ingest_name
 from imagestore.content.local import LocalContentStore
@@ -38,7 +38,6 @@ from imagestore.events import ignore
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci import media_types
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_pipeline import ingest_ref
 
 NEVER = CancelToken()
 SIZES = (500, 5000, 50000)

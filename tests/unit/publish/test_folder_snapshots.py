@@ -27,8 +27,7 @@ from imagestore.errors import (
 )
 from imagestore.publish.folder_snapshots import FolderSnapshots
 from imagestore.publish.snapshots import SnapshotTarget
-from imagestore.store.unpack.limits import Unpacked
-from imagestore.store.unpack.stacked import unpack_onto
+from imagestore.store import StackedUnpacker
 from imagestore.util.cancel import CancelToken
 from imagestore.util.files import sync_file_system
 from tests.contracts.snapshots import SnapshotContract, Step, Trees, steps_of
@@ -255,13 +254,15 @@ def test_a_chain_is_not_taken_away_from_under_who_reads_it(
     steps[0].apply_to(target)
     removal = threading.Thread(target=target.remove, args=[steps[0].chain])
 
-    def removed_meanwhile(*given: Any, **named: Any) -> Unpacked:
+    unpack = StackedUnpacker.unpack
+
+    def removed_meanwhile(unpacker: StackedUnpacker, *given: Any) -> None:
         removal.start()
         until(lambda: not target.has(steps[0].chain), "the chain has lost its name")
-        return unpack_onto(*given, **named)
+        unpack(unpacker, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr("imagestore.publish.folder_snapshots.unpack_onto", removed_meanwhile)
+        patch.setattr(StackedUnpacker, "unpack", removed_meanwhile)
         steps[1].apply_to(target)
     removal.join()
     assert "etc/c" in listed(target.path(steps[1].chain))

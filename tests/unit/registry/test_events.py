@@ -10,6 +10,7 @@ import pytest
 
 from imagestore import CancelToken
 from imagestore.cli import progress
+from imagestore.content import ingest_ref
 from imagestore.events import (
     BlobAdvanced,
     BlobAwaited,
@@ -23,7 +24,6 @@ from imagestore.events import (
     SourceSwitched,
     Waiting,
 )
-from imagestore.store.pull.fetch_pipeline import ingest_ref
 from imagestore.testing import FaultRule, Where, build_image, build_index, layer
 from imagestore.testing.faults import Flip, Refuse
 from tests.unit.registry.pitfall_bench import REFERENCE, Bench

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from imagestore import CancelToken, Descriptor, Digest, Reference
+from imagestore.content import ingest_ref
 from imagestore.content.api import ContentInfo
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import (
@@ -23,7 +24,6 @@ from imagestore.errors import (
 from imagestore.events import BlobDone, BlobStarted, Event
 from imagestore.oci.media_types import DOCKER_FOREIGN_LAYER
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_pipeline import ingest_ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from imagestore import CancelToken
+from imagestore.content import ingest_ref
 from imagestore.errors import DocumentError, StoreBusyError, StoreFullError
 from imagestore.store import leases
-from imagestore.store.pull.fetch_pipeline import ingest_ref
 from imagestore.store.pull.undo import undone_on_failure
 from tests.support.node import node, python_image
 

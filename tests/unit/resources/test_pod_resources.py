@@ -11,7 +11,6 @@ import pytest
 
 from imagestore import config, platforms
 from imagestore.errors import DocumentError, InvalidInputError, InvalidResourcesError, UnknownRuntimeHandlerError
-from imagestore.node.pod_resources import Choices, PodPlan, Target, check_oci, plan, target_of
 from imagestore.resources import (
     CgroupVersion,
     CpuConflict,
@@ -25,6 +24,7 @@ from imagestore.resources import (
 )
 from imagestore.resources.cpu import Mapping
 from imagestore.resources.node import MemoryReservationPolicy, SwapBehavior
+from imagestore.resources.pod_resources import Choices, PodPlan, Target, check_oci, plan, target_of
 from imagestore.resources.windows import Isolation
 
 RUNTIMES = 'plugins."io.containerd.cri.v1.runtime".containerd'

@@ -11,21 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError, InvalidQuantityError, InvalidResourcesError
-from imagestore.resources import (
-    CgroupVersion,
-    KubeletSettings,
-    Node,
-    QosClass,
-    cgroup,
-    explain,
-    linux,
-    oci_spec,
-    placement,
-    pod_reading,
-    qos_class,
-    windows,
-)
+from imagestore.resources import cgroup, explain, linux, oci_spec, placement, pod_reading, windows
+from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
 from imagestore.resources.pod import CPU, MEMORY, with_defaults
+from imagestore.resources.qos import QosClass, qos_class
 from imagestore.resources.windows import Isolation
 
 if TYPE_CHECKING:
@@ -33,17 +22,12 @@ if TYPE_CHECKING:
 
     from imagestore.config import Config
     from imagestore.platforms import Platform
-    from imagestore.resources import (
-        Container,
-        CpuConflict,
-        LinuxContainerResources,
-        Pod,
-        WeightFormula,
-        WindowsContainerResources,
-    )
+    from imagestore.resources.cgroup import WeightFormula
     from imagestore.resources.explain import ExplainedValue
     from imagestore.resources.linux import PodCgroup
-    from imagestore.resources.oci_spec import Json
+    from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
+    from imagestore.resources.oci_spec import CpuConflict, Json
+    from imagestore.resources.pod import Container, Pod
 
 #: The kubelet's reasons, by the source of the pod's operating system.
 _REFUSALS: Final = {
