@@ -1,7 +1,6 @@
 from .api import ContentStore as ContentStore
 from .api import Disk as Disk
 from .api import IngestWriter as IngestWriter
-from .api import ingest_ref as ingest_ref
 from .bucket import Bucket as Bucket
 from .bucket import BucketReader as BucketReader
 from .bucket_store import BucketContentStore as BucketContentStore

@@ -11,14 +11,11 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from imagestore.oci.media_types import Kind
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
     from typing import BinaryIO, Self
 
-    from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.util.cancel import CancelToken
 
@@ -26,20 +23,6 @@ if TYPE_CHECKING:
 BATCHED_BYTES: Final = 256 * 1024
 #: As many blobs at once are written before they get their names.
 BATCH: Final = 64
-
-
-_INGEST_PREFIX: Final = {
-    Kind.INDEX: "index",
-    Kind.MANIFEST: "manifest",
-    Kind.CONFIG: "config",
-    Kind.LAYER: "layer",
-    Kind.FOREIGN_LAYER: "layer",
-}
-
-
-def ingest_ref(descriptor: Descriptor) -> str:
-    """The ingest's name for fetched content, in containerd's form: kind, hyphen, digest."""
-    return f"{_INGEST_PREFIX.get(descriptor.kind, 'unknown')}-{descriptor.digest}"
 
 
 @dataclass(frozen=True, slots=True)

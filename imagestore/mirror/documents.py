@@ -14,7 +14,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagestore.content import ingest_ref
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -200,7 +199,7 @@ class DocumentSource:
         if store.content.exists(target.digest):
             return
         with contextlib.suppress(AlreadyExistsError):
-            ref = ingest_ref(target)
+            ref = target.ingest_ref
             with store.content.writer(ref, expected=target.digest, total=len(raw), cancel=cancel) as writer:
                 writer.truncate()
                 writer.write(raw)

@@ -16,7 +16,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.api import ingest_ref
 from imagestore.errors import (
     AlreadyExistsError,
     DigestMismatchError,
@@ -107,7 +106,7 @@ class Fetcher:
         """
         offsets = {status.ref: status.offset for status in self.content.statuses()}
         needed = sum(
-            descriptor.size - min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
+            descriptor.size - min(offsets.get(descriptor.ingest_ref, 0), descriptor.size)
             for descriptor in missing
             # An adopted blob may take no space. If it does take some, the disk reports that.
             if not self.content.is_at_source(descriptor.digest, descriptor.size)
@@ -183,7 +182,7 @@ class Fetcher:
 
     def _writer(self, descriptor: Descriptor, size: int, cancel: CancelToken) -> BlobWriter:
         return self.small_blobs.writer(
-            ingest_ref(descriptor),
+            descriptor.ingest_ref,
             expected=descriptor.digest,
             total=size,
             cancel=cancel,

@@ -20,7 +20,7 @@ from typing import Self
 import pytest
 
 from imagestore import CancelToken, Descriptor, Digest, Reference
-from imagestore.content.api import IngestStatus, ingest_ref
+from imagestore.content.api import IngestStatus
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.ingests import ingest_name
 from imagestore.content.local import LocalContentStore
@@ -203,7 +203,7 @@ def test_a_copy_resumes_from_sources_that_seek_and_from_those_that_cannot(
     data = content(size)
     layer = Descriptor(media_types.OCI_LAYER, Digest.of(data), size)
     at = size * percent // 100
-    begun(store, ingest_ref(layer), data[:at], size)
+    begun(store, layer.ingest_ref, data[:at], size)
     source = Source(data, can_seek)
     with store.small_blobs(NEVER) as small_blobs:
         fetcher = Fetcher(store, source, Reference.parse("r"), ignore, lambda: None, small_blobs)

@@ -214,7 +214,7 @@ def test_a_chain_appears_only_when_its_files_outlast_a_loss_of_power(
         seen.append((target.has(steps[0].chain), os.listdir(descriptor)))
         sync_file_system(descriptor)
 
-    monkeypatch.setattr("imagestore.publish.folder_snapshots.sync_file_system", synced)
+    monkeypatch.setattr("imagestore.store.unpack.stacked.sync_file_system", synced)
     steps[0].apply_to(target)
     assert seen == [(False, ["fs"])]
     assert target.has(steps[0].chain)
@@ -226,7 +226,7 @@ def test_a_failed_sync_is_a_failure(
     def fail(_: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("imagestore.publish.folder_snapshots.sync_file_system", fail)
+    monkeypatch.setattr("imagestore.store.unpack.stacked.sync_file_system", fail)
     with pytest.raises(PreconditionError, match="Input/output error"):
         steps[0].apply_to(target)
     assert left(target) == []

@@ -10,7 +10,6 @@ import pytest
 
 from imagestore import CancelToken
 from imagestore.cli import progress
-from imagestore.content import ingest_ref
 from imagestore.events import (
     BlobAdvanced,
     BlobAwaited,
@@ -83,7 +82,7 @@ def test_waiting_for_another_pull_of_the_same_blob_is_reported(tmp_path: Path) -
     (part,) = IMAGE.layers
     found: list[Event] = []
     with Bench(tmp_path, {REFERENCE: IMAGE}) as bench:
-        held = bench.store.content.writer(ingest_ref(part), expected=part.digest, total=part.size, cancel=CancelToken())
+        held = bench.store.content.writer(part.ingest_ref, expected=part.digest, total=part.size, cancel=CancelToken())
 
         def note(event: Event) -> None:
             found.append(event)

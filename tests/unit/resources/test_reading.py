@@ -215,12 +215,11 @@ def test_the_package_needs_the_standard_library_alone() -> None:
                 *(
                     f"imagestore.{name}"
                     for name in (
-                        "_version",
                         "errors",
                         "util",
                         "util.known_members",
                         "util.logins",
-                        "util.public_names",
+                        "util.quantity",
                         "util.text",
                     )
                 ),
