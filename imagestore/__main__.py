@@ -16,7 +16,9 @@ def main() -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _NEEDED:
             raise
-        sys.stderr.write("imagestore: the command line needs more packages: pip install 'imagestore[cli]'\n")
+        from imagestore.util.distribution import install_hint
+
+        sys.stderr.write(f"imagestore: the command line needs more packages: {install_hint('cli')}\n")
         return 1
     except KeyboardInterrupt:  # while modules load; afterwards the command handles it
         sys.stderr.write("imagestore: interrupted\n")

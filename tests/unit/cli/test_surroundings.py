@@ -130,7 +130,7 @@ def test_a_package_of_an_extra_that_is_missing_is_named(tmp_path: Path) -> None:
     lines = done.stderr.splitlines()
     assert len(lines) == 6
     assert all(each.endswith("expected the package grpc, it is not installed") for each in lines[::2])
-    assert set(lines[1::2]) == {"  hint: pip install 'imagestore[cri]'"}
+    assert set(lines[1::2]) == {"  hint: pip install 'oci-imagestore[cri]'"}
 
 
 @pytest.mark.parametrize(
