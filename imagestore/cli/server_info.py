@@ -73,7 +73,9 @@ def version(app: App, output: str) -> None:
             f"warning: {other}, another project, is installed in the same environment ({sys.prefix}); its package has "
             "the same name, so each of the two replaces files of the other"
         )
-        say(f"  hint: uninstall both there, then install {distribution.DISTRIBUTION} again, or give each its own environment")
+        say(
+            f"  hint: uninstall both there, then install {distribution.DISTRIBUTION} again, or give each its own environment"
+        )
     if app.remote is not None:
         found = app.service.version()
         shown.update(runtimeName=found.name, runtimeVersion=found.version, runtimeApiVersion=found.api_version)

@@ -13,6 +13,7 @@ import errno
 import os
 import stat
 import tempfile
+import uuid
 from collections import OrderedDict
 from typing import IO, TYPE_CHECKING, Final, TypeVar
 
@@ -98,7 +99,12 @@ class Tree:
 
     def temporary_file(self) -> IO[bytes]:
         """A new file without a name, on the file system that the tree is on."""
-        return tempfile.TemporaryFile(dir=f"/proc/self/fd/{self._root.descriptor}", buffering=0)
+        if hasattr(os, "O_TMPFILE"):
+            return tempfile.TemporaryFile(dir=f"/proc/self/fd/{self._root.descriptor}", buffering=0)
+        name, flags = f".{uuid.uuid4().hex}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(name, flags, 0o600, dir_fd=self._root.descriptor)
+        os.unlink(name, dir_fd=self._root.descriptor)
+        return os.fdopen(descriptor, "w+b", buffering=0)
 
     def _forget(self) -> None:
         """Forget open folders: names may lead elsewhere from now on."""

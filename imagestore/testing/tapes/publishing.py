@@ -148,9 +148,7 @@ def _connected(target: str, action: str, *, is_plain_http: bool) -> Iterator[Ora
 
         from imagestore.testing.tapes.oras_login import Login
     except ImportError as problem:
-        raise ConfigError(
-            "publishing: the package oras is not installed", hint=install_hint("oras")
-        ) from problem
+        raise ConfigError("publishing: the package oras is not installed", hint=install_hint("oras")) from problem
     Reference.parse(target)
     client = OrasClient(insecure=is_plain_http, tls_verify=not is_plain_http)
     # If the registry can't be reached, fail at once: oras would try for minutes. The answer may have no end.

@@ -58,5 +58,7 @@ def test_another_project_of_the_name_is_noticed(
     assert other_project() == "imagestore 3.1.0"
     assert main(["version"]) == 0
     error = capsys.readouterr().err
-    assert error.startswith("imagestore: warning: imagestore 3.1.0, another project, is installed in the same environment")
+    assert error.startswith(
+        "imagestore: warning: imagestore 3.1.0, another project, is installed in the same environment"
+    )
     assert f"install {DISTRIBUTION} again" in error
