@@ -74,7 +74,8 @@ def version(app: App, output: str) -> None:
             "the same name, so each of the two replaces files of the other"
         )
         say(
-            f"  hint: uninstall both there, then install {distribution.DISTRIBUTION} again, or give each its own environment"
+            f"  hint: uninstall both there, then install {distribution.DISTRIBUTION} again,"
+            " or give each its own environment"
         )
     if app.remote is not None:
         found = app.service.version()

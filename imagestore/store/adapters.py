@@ -21,6 +21,7 @@ from imagestore.store import leases
 from imagestore.util.distribution import install_hint
 from imagestore.util.logins import without_login
 from imagestore.util.root_folder import is_database, is_foreign_address, refuse_untrusted
+from imagestore.util.sqlite_version import check_sqlite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -117,6 +118,7 @@ def _open_metadata(root: Path, *, clock: Callable[[], float], is_making: bool, i
     Raises:
         StoreError: the folder can't be used.
     """
+    check_sqlite()
     database = root / "metadata.db"
     refuse_untrusted(root)
     if is_making:

@@ -1,7 +1,8 @@
 """The installed distribution: what to install for an extra, which commit it is, and who else has the package's name.
 
-The package and the command are called ``imagestore``. The distribution is not, since another project has that name on the
-Python Package Index, with a package of the same name: each of the two replaces files of the other. What isn't needed for a hint is imported late.
+The package and the command are called ``imagestore``. The distribution is not, since another project has that name on
+the Python Package Index, with a package of the same name: each of the two replaces files of the other. What isn't
+needed for a hint is imported late.
 """
 
 from __future__ import annotations

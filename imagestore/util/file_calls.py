@@ -111,7 +111,10 @@ def set_xattr(file: int | str, name: str, value: bytes) -> None:
 
 
 def remove_xattrs(descriptor: int, names: Iterable[str]) -> None:
-    """Take extended attributes from an open file; those that it doesn't have, or that may not be changed, don't matter."""
+    """Take extended attributes from an open file.
+
+    Those that it doesn't have, or that may not be changed, don't matter.
+    """
     if hasattr(os, "removexattr"):
         for name in names:
             try:

@@ -2,8 +2,8 @@
 
     python -m pytest -p tests.support.macos_names tests/unit/store
 
-Type checkers find such names in this package (``make types``); this shows that what is done without them works. Tests that
-need one of the names themselves are left out.
+Type checkers find such names in this package (``make types``); this shows that what is done without them works. Tests
+that need one of the names themselves are left out.
 """
 
 from __future__ import annotations
