@@ -68,6 +68,8 @@ lint: $(VENV)/ready
 
 types: $(VENV)/ready
 	$(BIN)/mypy
+# The package runs on macOS, whose Python lacks some of Linux's names.
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin imagestore
 
 # Side by side, since the type checker uses one processor only.
 test: $(VENV)/ready
@@ -86,6 +88,8 @@ integration: $(VENV)/ready protos-check
 # By their folder: whoever forgets the mark is run too.
 	$(BIN)/pytest tests/integration
 	$(BIN)/pytest tests/property -n $(JOBS) --hypothesis-profile=thorough
+# Once more without what Python lacks on macOS.
+	$(BIN)/pytest -p tests.support.macos_names -n $(JOBS) tests/unit/store tests/unit/content
 
 crash: $(VENV)/ready
 	$(BIN)/python -m tests.crash --kills $(KILLS)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from typing import TYPE_CHECKING, Final
+import tempfile
+import uuid
+from typing import IO, TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,6 +74,20 @@ def sync_file_system(descriptor: int) -> None:
         raise OSError(error, os.strerror(error))
 
 
+def nameless_file(folder: int) -> IO[bytes]:
+    """A new, unbuffered file in an open folder, in which nobody finds it.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    if hasattr(os, "O_TMPFILE"):
+        return tempfile.TemporaryFile(dir=f"/proc/self/fd/{folder}", buffering=0)
+    name = f".{uuid.uuid4().hex}"
+    descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    os.unlink(name, dir_fd=folder)
+    return os.fdopen(descriptor, "w+b", buffering=0)
+
+
 def xattr_names(descriptor: int) -> list[str]:
     """Names of an open file's extended attributes; none where it can't have any.
 
@@ -81,11 +97,12 @@ def xattr_names(descriptor: int) -> list[str]:
     if not hasattr(os, "listxattr"):
         return []
     try:
-        return os.listxattr(descriptor)
+        names: list[str] = os.listxattr(descriptor)
     except OSError as error:
         if error.errno != errno.ENOTSUP:
             raise
         return []
+    return names
 
 
 def get_xattr(descriptor: int, name: str) -> bytes:
@@ -96,7 +113,8 @@ def get_xattr(descriptor: int, name: str) -> bytes:
     """
     if not hasattr(os, "getxattr"):
         raise _no_xattrs()
-    return os.getxattr(descriptor, name)
+    value: bytes = os.getxattr(descriptor, name)
+    return value
 
 
 def set_xattr(file: int | str, name: str, value: bytes) -> None:
