@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import importlib
 import os
+import shutil
 import signal
+import tempfile
 from typing import Final
 
 #: Module to names, by the availability that Python's documentation notes.
@@ -34,3 +37,6 @@ def pytest_configure() -> None:
         for name in names:
             if hasattr(module, name):
                 delattr(module, name)
+    # They asked when they were imported.
+    for module in (shutil, tempfile):
+        importlib.reload(module)
