@@ -10,7 +10,10 @@ _NEEDED: Final = frozenset({"click", "platformdirs", "rich", "tomli_w"})
 
 
 def main() -> int:
-    """Run the command line, or say what to install for it."""
+    """Run the command line, or say what it needs."""
+    if sys.platform == "win32":
+        sys.stderr.write("imagestore: the command line needs a POSIX system\n")
+        return 1
     try:
         from imagestore.cli.main import main as run
     except ModuleNotFoundError as error:
