@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import imagestore
 from imagestore._version import __version__
 from imagestore.cli import describe, render
 from imagestore.cli.app import App, pass_app
@@ -62,7 +63,7 @@ def fsinfo(app: App, output: str) -> None:
 def version(app: App, output: str) -> None:
     """Show this program's version, its commit where that is known and, with --endpoint, the server's version.
 
-    A warning says whether another project with this package's name is in the same Python environment.
+    A warning says whether another project with this package's name is, or was, in the same Python environment.
     """
     commit = distribution.commit()
     shown = dict.fromkeys(("runtimeName", "runtimeVersion", "runtimeApiVersion"))
@@ -77,6 +78,12 @@ def version(app: App, output: str) -> None:
             f"  hint: uninstall both there, then install {distribution.DISTRIBUTION} again,"
             " or give each its own environment"
         )
+    elif not hasattr(imagestore, "load_config"):
+        note(
+            f"warning: {distribution.DISTRIBUTION}'s own imagestore/__init__.py is not there any more in {sys.prefix};"
+            " another project with a package of this name was installed or removed"
+        )
+        say(f"  hint: install {distribution.DISTRIBUTION} again")
     if app.remote is not None:
         found = app.service.version()
         shown.update(runtimeName=found.name, runtimeVersion=found.version, runtimeApiVersion=found.api_version)

@@ -62,3 +62,12 @@ def test_another_project_of_the_name_is_noticed(
         "imagestore: warning: imagestore 3.1.0, another project, is installed in the same environment"
     )
     assert f"install {DISTRIBUTION} again" in error
+
+
+def test_what_another_project_left_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr("imagestore.load_config")
+    assert main(["version"]) == 0
+    error = capsys.readouterr().err
+    assert error.startswith("imagestore: warning: oci-imagestore's own imagestore/__init__.py is not there any more")
