@@ -7,12 +7,10 @@ have a style sheet.
 import pkgutil
 from pathlib import Path
 
-import imagestore
-
-_TOP = Path(imagestore.__file__).parent
+_TOP = Path(__file__).parents[2]
 
 #: Modules, for PyInstaller to follow.
-hiddenimports = [each.name for each in pkgutil.walk_packages(imagestore.__path__, "imagestore.")]
+hiddenimports = [each.name for each in pkgutil.walk_packages([str(_TOP)], "imagestore.")]
 #: Files, and their folders in the program.
 datas = [
     (str(path), str(path.parent.relative_to(_TOP.parent)))

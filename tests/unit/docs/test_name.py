@@ -23,7 +23,7 @@ TEXTS: Final = [
 ]
 #: Another project's name on the index, where a command or a requirement has it.
 FOREIGN_NAME: Final = re.compile(
-    r"\b(?:pip3?|pipx|uv|uvx|poetry|conda|pdm)\b[^\n]*\b(?:install|add|run|download|index versions)\b[^\n]*?"
+    r"\b(?:pip3?|pipx|uv|uvx|poetry|conda|pdm)\b[^\n]*\b(?:install|add|run|download|index versions)\b[^\n`]*?"
     r"(?<![\w./-])imagestore(?![\w./-])"
     r"|(?<![\w.-])imagestore(?:\[[a-z]+[\],]|\s*(?:[=~!]=|>=)\s*\d)",
 )
