@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-import imagestore
 from imagestore._version import __version__
 from imagestore.cli import describe, render
 from imagestore.cli.app import App, pass_app
@@ -78,7 +77,7 @@ def version(app: App, output: str) -> None:
             f"  hint: uninstall both there, then install {distribution.DISTRIBUTION} again,"
             " or give each its own environment"
         )
-    elif not hasattr(imagestore, "load_config"):
+    elif not distribution.is_whole():
         note(
             f"warning: {distribution.DISTRIBUTION}'s own imagestore/__init__.py is not there any more in {sys.prefix};"
             " another project with a package of this name was installed or removed"

@@ -7,12 +7,14 @@ needed for a hint is imported late.
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Final
 
 #: What pip knows this package as.
 DISTRIBUTION: Final = "oci-imagestore"
+_PACKAGE: Final = "imagestore"
 _OTHER: Final = "imagestore"
 _TOP: Final = Path(__file__).parents[2]
 _GIT_SECONDS: Final = 5
@@ -44,6 +46,11 @@ def other_project() -> str:
         return f"{_OTHER} {metadata.version(_OTHER)}"
     except metadata.PackageNotFoundError:
         return ""
+
+
+def is_whole() -> bool:
+    """Whether the package's ``__init__.py`` is ours; the other project's coming or going replaces or removes it."""
+    return hasattr(importlib.import_module(_PACKAGE), "load_config")
 
 
 def _installed_commit() -> str:
