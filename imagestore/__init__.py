@@ -13,6 +13,7 @@ database. With ``EAGER_IMPORT=1`` in the environment all are imported at once.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -224,6 +225,9 @@ def load_config(path: str | os.PathLike[str]) -> Config:
 
     return config.load(Path(path))
 
+
+# A program that configures no logging hears nothing of ours on its standard error.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if not TYPE_CHECKING:  # to a type checker it would make any misspelled name one of type Any
     __getattr__, _ = deferred(__name__, _HOMES)

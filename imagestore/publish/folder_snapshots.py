@@ -23,8 +23,9 @@ from imagestore.store.unpack.limits import UnpackLimits
 from imagestore.store.unpack.stacked import unpack_onto
 from imagestore.util.cancel import CancelToken
 from imagestore.util.failpoint import reach
+from imagestore.util.file_calls import sync_file_system
 from imagestore.util.file_locks import flock_shared
-from imagestore.util.files import sync_file_system, write_refusal
+from imagestore.util.files import write_refusal
 from imagestore.util.partial import FOLDER, new_folder, remove_folder, remove_leftovers
 from imagestore.util.root_folder import refuse_untrusted
 

@@ -30,7 +30,7 @@ from imagestore.publish.snapshots import SnapshotTarget
 from imagestore.store.unpack.limits import Unpacked
 from imagestore.store.unpack.stacked import unpack_onto
 from imagestore.util.cancel import CancelToken
-from imagestore.util.files import sync_file_system
+from imagestore.util.file_calls import sync_file_system
 from tests.contracts.snapshots import SnapshotContract, Step, Trees, steps_of
 from tests.support.patience import until
 from tests.unit.store.unpack.making import (
