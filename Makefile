@@ -14,6 +14,8 @@ KILLS ?= 1000
 # How often each program runs in the benchmarks, and which rows; all by default (python -m benchmarks --list names them).
 ROUNDS ?= 5
 ROWS ?=
+# Packages that are imported and checked for Windows.
+ON_WINDOWS := platforms oci config registry resources errors
 # The generators of gRPC code live apart: they are the oldest that will do, the rest is new.
 PROTOS := .venv-protos
 
@@ -68,6 +70,14 @@ lint: $(VENV)/ready
 
 types: $(VENV)/ready
 	$(BIN)/mypy
+# The package runs on macOS, whose Python lacks some of Linux's names.
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin imagestore
+# What needs no store runs on Windows too (tests/unit/util/test_windows.py).
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 $(addprefix -p imagestore.,$(ON_WINDOWS))
+# Newer Pythons, by their standard library's types.
+	for version in 3.12 3.13 3.14; do \
+	  $(BIN)/mypy --python-version $$version --cache-dir .mypy_cache/$$version imagestore || exit 1; \
+	done
 
 # Side by side, since the type checker uses one processor only.
 test: $(VENV)/ready
@@ -86,6 +96,8 @@ integration: $(VENV)/ready protos-check
 # By their folder: whoever forgets the mark is run too.
 	$(BIN)/pytest tests/integration
 	$(BIN)/pytest tests/property -n $(JOBS) --hypothesis-profile=thorough
+# Once more without what Python lacks on macOS.
+	$(BIN)/pytest -p tests.support.macos_names -n $(JOBS) tests/unit/store tests/unit/content
 
 crash: $(VENV)/ready
 	$(BIN)/python -m tests.crash --kills $(KILLS)

@@ -10,6 +10,11 @@ Each public name is imported when it is first used (PEP 562), so that the comman
 database. ``__init__.pyi`` lists the names; with ``EAGER_IMPORT=1`` in the environment all are imported at once.
 """
 
+import logging
+
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+# A program that configures no logging hears nothing of ours on its standard error.
+logging.getLogger(__name__).addHandler(logging.NullHandler())

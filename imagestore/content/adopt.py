@@ -17,7 +17,8 @@ from imagestore.errors import AlreadyExistsError, IntegrityError
 from imagestore.oci.digest import Verifier
 from imagestore.util.disk_errors import translated
 from imagestore.util.failpoint import reach
-from imagestore.util.files import make_directory, reflink, sync_directory
+from imagestore.util.file_calls import reflink
+from imagestore.util.files import make_directory, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
 
 #: What systems say of bytes that are lost: by the device, or by a file system that finds its own notes wrong.
-LOST: Final = {errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EILSEQ}
+#: EUCLEAN is Linux's.
+LOST: Final = {errno.EIO, getattr(errno, "EUCLEAN", errno.EIO), errno.EBADMSG, errno.ENODATA, errno.EILSEQ}
 _HEX: Final = re.compile(r"[a-f0-9]+")
 
 

@@ -203,7 +203,7 @@ class LocalCopies:
                 copy = self._folder.begin(digest, len(data))
             try:
                 copy.file.write(data)
-                os.fdatasync(copy.file.fileno())
+                os.fsync(copy.file.fileno())
                 with self._lock:
                     self._folder.grow(copy, len(data))
                     self._folder.finish(copy)
@@ -220,7 +220,7 @@ class LocalCopies:
         try:
             with self._operations.joined(None) as cancel:
                 _Copying(copy, fill, cancel, functools.partial(self._grown, copy)).run(self._content, given)
-                os.fdatasync(copy.file.fileno())
+                os.fsync(copy.file.fileno())
                 with self._lock:
                     self._folder.finish(copy)
                     del self._growing[copy.digest]

@@ -68,7 +68,7 @@ HOST_HANDLER: Final = "host"
 GUEST_HANDLER: Final = "guest"
 
 _PAGE: Final = Path(__file__).parents[2] / "docs" / "run-a-node" / "containerd.md"
-_SOCKET_OF_PAGE: Final = "/run/imagestore/content.sock"
+_SOCKET_OF_PAGE: Final = "/run/imagestore-containerd/content.sock"
 
 
 def readme_proxy(socket: Path) -> str:

@@ -50,7 +50,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def test_no_module_takes_a_neighbour_from_the_face_of_its_package() -> None:
-    """A face (``__init__.pyi``) has names of the modules behind it: one of them that takes such a name closes a circle."""
+    """A face (``__init__.pyi``) names what modules behind it have: one that takes such a name closes a circle."""
     wrong = []
     for path in TOP.rglob("*.py"):
         if is_generated(path) or path.name == "__init__.py":

@@ -18,6 +18,7 @@ from imagestore.metadata.sqlite.leases import SqliteLeases
 from imagestore.metadata.sqlite.named_images import SqliteNamedImages
 from imagestore.metadata.sqlite.namespaces import SqliteNamespaces
 from imagestore.metadata.sqlite.schema import COPIED
+from imagestore.util.sqlite_version import check_sqlite
 
 if TYPE_CHECKING:
     import sqlite3
@@ -54,6 +55,7 @@ class SqliteMetadataStore:
         is_freeing: bool = True,
         on_making: Callable[[SqliteMetadataStore], None] | None = None,
     ) -> None:
+        check_sqlite()
         self.database = Database(path, clock=clock, file_system=file_system, is_rebuilding=is_rebuilding)
         self.leases = SqliteLeases(self.database)
         self.images = SqliteImages(self.database, self.leases)

@@ -15,6 +15,7 @@ from imagestore.store.archive.compressions import plain
 from imagestore.store.unpack.entry import shown
 from imagestore.store.unpack.layer import LayerStream
 from imagestore.util import files
+from imagestore.util.file_calls import remove_xattrs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,8 +116,7 @@ def refuse_unable(*, is_rootless: bool) -> None:
 def close_new(descriptor: int) -> None:
     """Take from a new folder what it, and what is made in it, would have from the folder above."""
     os.fchmod(descriptor, _CLOSED)  # also without the set-group-id bit
-    with contextlib.suppress(OSError):  # most folders have none, and some file systems never
-        os.removexattr(descriptor, _DEFAULT_ACL)
+    remove_xattrs(descriptor, [_DEFAULT_ACL])
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from imagestore.store.unpack.layer_work import LayerUnpacker, close_new, entry_n
 from imagestore.store.unpack.metadata import FileMetadata
 from imagestore.store.unpack.tree import Tree
 from imagestore.util.failpoint import reach
-from imagestore.util.files import sync_file_system
+from imagestore.util.file_calls import sync_file_system
 from imagestore.util.partial import FOLDER, new_folder
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from imagestore.publish.folder_snapshots import FolderSnapshots
 from imagestore.publish.snapshots import SnapshotTarget
 from imagestore.store import StackedUnpacker
 from imagestore.util.cancel import CancelToken
-from imagestore.util.files import sync_file_system
+from imagestore.util.file_calls import sync_file_system
 from tests.contracts.snapshots import SnapshotContract, Step, Trees, steps_of
 from tests.support.patience import until
 from tests.unit.store.unpack.making import (
