@@ -67,6 +67,7 @@ lint: $(VENV)/ready
 	$(BIN)/ruff check imagestore tests benchmarks examples fixtures docs
 	$(BIN)/ruff format --check imagestore tests benchmarks examples fixtures docs
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m tests.inner_imports
 
 types: $(VENV)/ready
 	$(BIN)/mypy

@@ -26,12 +26,7 @@ from imagestore.content.disk import disk_of
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.ingests import IngestFolder, read_status
 from imagestore.content.small_writer import SMALL_BYTES, LocalSmallBlobs, SmallWriter
-from imagestore.errors import (
-    AlreadyExistsError,
-    ContentNotFoundError,
-    IntegrityError,
-    SizeMismatchError,
-)
+from imagestore.errors import AlreadyExistsError, ContentNotFoundError, IntegrityError, SizeMismatchError
 from imagestore.oci.digest import Digest, Verifier, verify
 from imagestore.util.disk_errors import translated
 from imagestore.util.failpoint import reach

@@ -50,7 +50,7 @@ def other_project() -> str:
 
 def is_whole() -> bool:
     """Whether the package's ``__init__.py`` is ours; the other project's coming or going replaces or removes it."""
-    return hasattr(importlib.import_module(_PACKAGE), "load_config")
+    return "load_config" in getattr(importlib.import_module(_PACKAGE), "__all__", ())
 
 
 def _installed_commit() -> str:

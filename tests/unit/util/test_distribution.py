@@ -67,7 +67,7 @@ def test_another_project_of_the_name_is_noticed(
 def test_what_another_project_left_is_noticed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delattr("imagestore.load_config")
+    monkeypatch.setattr("imagestore.__all__", [])
     assert main(["version"]) == 0
     error = capsys.readouterr().err
     assert error.startswith("imagestore: warning: oci-imagestore's own imagestore/__init__.py is not there any more")
