@@ -19,7 +19,7 @@ ON_WINDOWS := platforms oci config registry resources errors
 # The generators of gRPC code live apart: they are the oldest that will do, the rest is new.
 PROTOS := .venv-protos
 
-.PHONY: help demo demo-node demo-growth docs reference test unit lint types format integration crash growth bench protos protos-check lock clean
+.PHONY: help demo demo-node demo-growth docs reference test unit lint types types-elsewhere format integration crash growth bench protos protos-check lock clean
 
 help:
 	@echo "make demo         one reference, two runtime handlers, two manifests; recorded, so no registry is asked. Like all of"
@@ -71,6 +71,9 @@ lint: $(VENV)/ready
 
 types: $(VENV)/ready
 	$(BIN)/mypy
+
+# By the rules of other systems and Pythons; slower, so `make integration` runs it.
+types-elsewhere: $(VENV)/ready
 # The package runs on macOS, whose Python lacks some of Linux's names.
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin imagestore
 # What needs no store runs on Windows too (tests/unit/util/test_windows.py).
@@ -92,7 +95,7 @@ $(VENV)/collected: | $(VENV)/ready
 	@$(BIN)/pytest -n 0 --collect-only --quiet > /dev/null || true
 	@touch $@
 
-integration: $(VENV)/ready protos-check
+integration: $(VENV)/ready protos-check types-elsewhere
 	tests/integration/install-peers
 # By their folder: whoever forgets the mark is run too.
 	$(BIN)/pytest tests/integration
