@@ -6,7 +6,7 @@ import sys
 from typing import Final
 
 # The packages of the extra "cli".
-_NEEDED: Final = frozenset({"click", "platformdirs", "rich", "tomli_w"})
+_NEEDED: Final = frozenset({"click", "platformdirs", "tomli_w"})
 
 
 def main() -> int:

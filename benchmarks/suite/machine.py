@@ -23,7 +23,7 @@ _PEERS = {
     "docker-registry": ("docker-registry", "--version"),
     "umoci": ("umoci", "--version"),
 }
-_PACKAGES = ("httpx", "httpcore", "jsonschema", "click", "rich", "grpcio", "protobuf")
+_PACKAGES = ("httpx", "httpcore", "jsonschema", "click", "grpcio", "protobuf")
 _GIBI = 1 << 30
 
 

@@ -19,6 +19,7 @@ from imagestore.cli.app import App, RemoteOptions
 from imagestore.cli.commands import SECTIONS, LazyGroup, restore_help
 from imagestore.cli.exit_codes import MEANINGS, ExitStatus, note, report
 from imagestore.cli.options import GivenPath, StoreRoot
+from imagestore.cli.render import StandardError
 from imagestore.util.logins import reference_without_login, without_logins
 
 if TYPE_CHECKING:
@@ -115,12 +116,12 @@ def cli(
 ) -> None:
     """Keep container images by (reference, runtime handler), so that every sandbox gets the manifest it can run."""
     if debug:
-        logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
+        logging.basicConfig(level=logging.DEBUG, stream=StandardError(), format="%(asctime)s %(name)s %(message)s")
         for noisy in ("httpx", "httpcore"):
             # Their debug lines show whole header lists.
             logging.getLogger(noisy).setLevel(logging.WARNING)
     else:
-        logging.basicConfig(format="%(message)s")
+        logging.basicConfig(stream=StandardError(), format="%(message)s")
     for source in sources:
         # Not Path.is_dir(), which raises where the folder may not be looked into.
         if not os.path.isdir(source / "blobs"):

@@ -81,3 +81,15 @@ def print_findings(findings: Iterable[Finding]) -> None:
         print(f"{each.severity.value}: {printable(str(each))}")
         if each.hint:
             print(f"  hint: {printable(each.hint)}")
+
+
+class StandardError:
+    """Standard error as it is at the moment: bars take its place while they are drawn."""
+
+    def write(self, text: str) -> object:
+        """Write to it."""
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        """Flush it."""
+        sys.stderr.flush()

@@ -13,7 +13,7 @@ PACKAGES = ("platforms", "oci", "config", "registry", "resources", "errors")
 #: The beginning of a program. Other packages are imported first: they ask which system this is.
 WITHOUT_POSIX = """
 import importlib, importlib.abc, os, pkgutil, select, signal, socket, sys, sqlite3
-import httpx, h11, jsonschema, anyio, certifi, click, rich.table, platformdirs, tempfile, shutil, subprocess
+import httpx, h11, jsonschema, anyio, certifi, click, platformdirs, tempfile, shutil, subprocess
 import asyncio, multiprocessing.connection, concurrent.futures, uuid, logging.handlers, tomllib, yaml
 
 class Missing(importlib.abc.MetaPathFinder):
