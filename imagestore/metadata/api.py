@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from imagestore.metadata.client_api import NamedImages, Namespaces
-    from imagestore.metadata.records import Everything, Holder, ImageRecord, Lease, ListedImage
+    from imagestore.metadata.records import Holder, ImageRecord, Lease, ListedImage
     from imagestore.oci.digest import Digest
 
 
@@ -85,20 +85,6 @@ class ImageRecords(Protocol):
 
     def drop(self, keys: Collection[tuple[str, str]]) -> list[str]:
         """Remove records in one transaction without reading them; return the digests that they held, as texts."""
-
-    def everything(self, most: int) -> Everything | None:
-        """What drop_everything() takes, read without a lock; None when there are more than ``most`` records."""
-
-    def drop_everything(self, known: Everything) -> bool:
-        """Remove every record in one transaction of milliseconds.
-
-        Returns:
-            Whether they are gone. Not when a record changed since, a record may hide a named image, the database is
-            large, or this thread is in a transaction.
-
-        Raises:
-            StoreCorruptError: a digest that a record holds can't be read.
-        """
 
     def pin(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
         """Pin or unpin records by (reference, handler); return those that exist, as they are now."""

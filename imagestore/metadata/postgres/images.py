@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.metadata import rows
 from imagestore.metadata.postgres.database import NOW
-from imagestore.metadata.records import Everything, ListedImage
+from imagestore.metadata.records import ListedImage
 from imagestore.oci.gc_labels import EXPIRE
 
 if TYPE_CHECKING:
@@ -169,13 +169,6 @@ class PostgresImages:
         )
         with self._database.reading() as db:
             return [(a, b, c) for a, b, c in _run(db, query, {**_pairs(images), "scope": self._scope})]
-
-    def everything(self, most: int) -> Everything | None:
-        """None: records are removed by their keys here, which takes no longer."""
-
-    def drop_everything(self, known: Everything) -> bool:
-        """False; see everything()."""
-        return False
 
     def drop(self, keys: Collection[tuple[str, str]]) -> list[str]:
         """Remove records in one transaction without reading them; return the digests that they held, as texts."""

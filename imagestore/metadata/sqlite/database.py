@@ -338,25 +338,6 @@ class Database:
             yield db
 
     @contextlib.contextmanager
-    def removing_without_foreign_keys(self) -> Iterator[sqlite3.Connection]:
-        """As removing(), for emptying both tables of a foreign key: without one SQLite empties a table at once.
-
-        On a connection of its own: an interrupt in the wrong place would leave ours without foreign keys.
-        """
-        self.opened.check_process()
-        with self.freeing(), self._locked(), self._second_connection() as db:
-            tune(db, has_foreign_keys=False)
-            self._queue.begin(db)
-            self._check_still_ours(db)
-            try:
-                yield db
-                reach("database-commit")
-                db.execute("COMMIT")
-                reach("database-committed")
-            finally:  # closing the connection rolls back what isn't committed
-                self.changes.end()
-
-    @contextlib.contextmanager
     def relaxed(self, *, log_pages: int = LOG_PAGES) -> Iterator[sqlite3.Connection]:
         """A write transaction that isn't synced by itself; inside another one a part of it.
 

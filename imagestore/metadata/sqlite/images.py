@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreBusyError, StoreCorruptError, StoreFullError, StoreReadOnlyError
 from imagestore.metadata import rows
-from imagestore.metadata.records import HOME, Everything, ListedImage
+from imagestore.metadata.records import ListedImage
 from imagestore.metadata.sqlite import journal_lines as lines
 from imagestore.metadata.sqlite.failures import CORRUPT_HINT, naming_damage
 from imagestore.oci import digest as digests
@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 
 #: SQLite counts no further.
 _MOST_ROWS: Final = 2**63 - 1
-#: drop_everything() looks at each page of the database: some 20 milliseconds.
-_MOST_PAGES: Final = 16_384
 _MARKS: Final = ", ".join("?" for _ in rows.IMAGE_COLUMNS.split(","))
 # Each pair is looked up; left to choose, SQLite reads all images instead.
 _GIVEN: Final = (
@@ -189,37 +187,6 @@ class SqliteImages:
         )
         with self._database.reading() as db:
             return db.execute(query, {"pairs": json.dumps(list(images))}).fetchall()
-
-    def everything(self, most: int) -> Everything | None:
-        """What drop_everything() takes; None when there are more than ``most`` records."""
-        query = "SELECT reference, handler, image_id FROM image ORDER BY reference, handler LIMIT ?"
-        with self._database.reading_apart() as db:
-            found = db.execute(query, (most + 1,)).fetchall()
-            if len(found) > most:
-                return None
-            number = self._changes.last(db)
-            # Of the table, not of its index: that may lack some.
-            roots = {text for (text,) in db.execute("SELECT digest FROM image_root WHERE reference >= ''")}
-        return Everything(number, found, list(roots))
-
-    def drop_everything(self, known: Everything) -> bool:
-        """Remove every record in one transaction of milliseconds; see the port."""
-        if self._database.is_writing():  # uncommitted changes are visible only in that transaction
-            return False
-        with naming_damage(self._database.path):
-            for text in known.roots:
-                digests.check(text)
-        with self._database.removing_without_foreign_keys() as db:
-            (pages,) = db.execute("PRAGMA page_count").fetchone()
-            hidden = db.execute("SELECT 1 FROM named_image WHERE namespace = ? LIMIT 1", (HOME,)).fetchone()
-            if pages > _MOST_PAGES or hidden or self._changes.last(db) != known.number:
-                return False
-            db.execute("DELETE FROM image_root")
-            db.execute("DELETE FROM image")
-            number = self._changes.number(db, lambda number: [lines.remove_all(number)])
-        # Thousands of lines; writers that wait for the lock needn't wait for them.
-        self._changes.write(lines.remove(number, key) for key in known.keys)
-        return True
 
     def drop(self, keys: Collection[tuple[str, str]]) -> list[str]:
         """Remove records in one transaction without reading them; return the digests that they held, as texts."""

@@ -95,11 +95,6 @@ def remove(number: int, key: tuple[str, str]) -> str:
     return f'{{"number": {number}, "remove": [{reference}, {handler}]}}'
 
 
-def remove_all(number: int) -> str:
-    """Every record was removed; only announced, since a line for each record follows."""
-    return json.dumps({"number": number, "remove": None})
-
-
 def announced(number: int, line: str) -> str:
     """A line that will follow the commit, written before it. It counts once a later line confirms the change.
 

@@ -213,11 +213,15 @@ def connect(path: Path, address: str) -> OwnConnection:
     return OwnConnection(path, address, busy_seconds=BUSY_SECONDS)
 
 
-def tune(db: sqlite3.Connection, *, has_foreign_keys: bool = True) -> None:
+def tune(db: sqlite3.Connection) -> None:
     """Set pragmas that aren't stored in the file."""
-    keys = f"foreign_keys = {'ON' if has_foreign_keys else 'OFF'}"
     # Debian's SQLite overwrites deleted rows with zeros, also in pages that are never read. Nothing here is secret.
-    for pragma in ("synchronous = FULL", keys, "secure_delete = OFF", f"wal_autocheckpoint = {LOG_PAGES}"):
+    for pragma in (
+        "synchronous = FULL",
+        "foreign_keys = ON",
+        "secure_delete = OFF",
+        f"wal_autocheckpoint = {LOG_PAGES}",
+    ):
         db.execute(f"PRAGMA {pragma}")
 
 

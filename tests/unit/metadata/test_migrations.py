@@ -307,7 +307,7 @@ def test_a_backup_keeps_its_name_when_the_power_fails(tmp_path: Path, monkeypatc
     [
         lambda store: store.leases.create("new", lifetime_seconds=60),
         lambda store: store.leases.delete("lease"),
-        lambda store: store.images.drop_everything(store.images.everything(10)),
+        lambda store: store.images.drop([("registry.example/one:1", "kata")]),
         lambda store: store.transient().__enter__(),
     ],
 )

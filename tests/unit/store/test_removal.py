@@ -18,14 +18,13 @@ from hypothesis import strategies as st
 
 from imagestore import Descriptor, Digest, Platform
 from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
-from imagestore.metadata.records import ImageRecord, NamedImage
+from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import database
 from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.store import record_lookup
 from imagestore.store.garbage import BatchTimer
-from imagestore.store.maintenance import removal
 from imagestore.store.maintenance.removal import Remover
 from imagestore.store.record_lookup import RemovalRule
 from tests.support.patience import until
@@ -196,8 +195,7 @@ def remover_of(metadata: SqliteMetadataStore) -> Remover:
     return Remover(metadata, RemovalRule(None, "runc"))
 
 
-def test_all_records_go_in_one_step(full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(full.images, "drop", None)
+def test_all_records_go(full: SqliteMetadataStore) -> None:
     absent = "docker.io/library/absent:latest"
     removed, roots = remover_of(full).remove([*reversed(MANY), absent])
     assert removed == {**{name: ((name, "runc"),) for name in MANY}, absent: ()}
@@ -214,42 +212,6 @@ def test_records_and_what_they_hold_go_together_afterwards_too(full: SqliteMetad
     remover_of(full).remove([FULL[0]])
     assert roots_of_nothing(full) == []
     assert len(full.images.find()) == len(REPOSITORIES) - 1
-
-
-@pytest.mark.parametrize("case", ["another record", "a pin", "an image of a client"])
-def test_all_go_one_by_one_where_one_step_might_take_too_much(
-    full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
-    give_way, has_come = full.give_way, False
-
-    def come() -> None:
-        """Somebody else is at work while others are let go first."""
-        nonlocal has_come
-        if not has_come:
-            has_come = True
-            if case == "another record":
-                full.images.put(record("late", "runc", 0), {})
-            elif case == "a pin":
-                full.images.pin([(MANY[0], "runc")], is_pinned=True)
-            else:
-                full.named_images.put(NamedImage("k8s.io", MANY[0], ONE.target, {}, {}, 1.0, 1.0))
-        give_way()
-
-    monkeypatch.setattr(full, "give_way", come)
-    removed, _ = remover_of(full).remove(MANY)
-    assert len(removed) == len(MANY)
-    late = ["docker.io/library/late:latest"] if case == "another record" else []
-    assert [each.reference for each in full.images.find()] == late
-    assert full.named_images.find("k8s.io") == []
-    assert roots_of_nothing(full) == []
-
-
-def test_damaged_records_are_not_removed_all_at_once_either(full: SqliteMetadataStore) -> None:
-    with full.database.writing() as db:
-        db.execute("UPDATE image_root SET digest = 'nonsense' WHERE reference = ?", (MANY[-1],))
-    with pytest.raises(StoreCorruptError):
-        remover_of(full).remove(MANY)
-    assert len(full.images.find_ids(MANY)) == len(MANY)
 
 
 def test_a_damaged_record_keeps_no_others_from_going(full: SqliteMetadataStore) -> None:
@@ -321,15 +283,6 @@ def test_a_removal_that_cannot_be_committed_leaves_all_as_it_was(
     assert [each.reference for each in full.images.find()] == ["docker.io/library/late:latest"]
 
 
-def test_more_records_than_go_together_go_one_by_one(
-    full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(removal, "_MOST_TOGETHER", len(MANY) - 1)
-    monkeypatch.setattr(full.images, "drop_everything", None)
-    remover_of(full).remove(MANY)
-    assert full.images.find() == []
-
-
 def test_names_far_behind_a_refused_one_are_not_looked_at(tmp_path: Path) -> None:
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.images.put_many([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
@@ -356,7 +309,7 @@ def test_a_record_that_cannot_be_read_is_not_removed_as_if_it_could(tmp_path: Pa
 
 
 @pytest.mark.parametrize("only_name", [False, True])
-def test_all_records_go_in_one_step_by_their_names_alone(full: SqliteMetadataStore, only_name: bool) -> None:
+def test_all_names_of_one_image_go(full: SqliteMetadataStore, only_name: bool) -> None:
     """All are one image under many names."""
     full.images.put_many([(replace(ONE, reference=name), {}) for name in MANY])
     removed, _ = Remover(full, RemovalRule(None, "runc", only_name=only_name)).remove(MANY)
