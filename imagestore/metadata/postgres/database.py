@@ -1,8 +1,13 @@
-"""Connections and transactions of a shared store.
+"""Connections and transactions of a shared store, and the rules that keep content safe without one lock for all.
 
-READ COMMITTED. A thread in a transaction has a connection of its own until the end; inner transactions join the outer
-one. Every transaction that changes something holds the store's advisory lock shared; ``exclusive()`` holds it alone. A
-sweep holds it shared too: rows that it locks, and the order of its statements, make it safe (see ``protocol``).
+A thread in a transaction has a connection of its own until the end; inner transactions join the outer one. Every
+transaction that changes something holds the store's advisory lock shared; ``exclusive()`` holds it alone.
+
+A client that needs content leases it, commits, and then looks for it with a lock on the row (FOR SHARE), so it waits
+for a collection's decision. A sweep locks the rows first (FOR UPDATE SKIP LOCKED) and asks in a later statement whether
+anything keeps them; at READ COMMITTED that statement sees what was committed before it. So one of the two always sees
+the other. Each upload has an object of its own, so no sweep deletes a new upload. ``tests/crash/shared_variants.py``
+leaves out one rule at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +29,6 @@ from imagestore.metadata.postgres.address import DatabaseAddress, checked_scope
 from imagestore.metadata.postgres.connection import LimitedConnection
 from imagestore.metadata.postgres.failures import Translated
 from imagestore.metadata.postgres.holders import Holders
-from imagestore.metadata.postgres.protocol import RULES
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
@@ -148,14 +152,14 @@ class PostgresDatabase:
             yield
 
     @contextlib.contextmanager
-    def batch(self) -> Iterator[None]:
+    def batch(self) -> Iterator[Connection]:
         """One short step of a long work; in it, a sweep deletes only rows that it has locked."""
-        with self.writing():
+        with self.writing() as db:
             is_outer = self._current.locked is None
             if is_outer:
                 self._current.locked = frozenset()
             try:
-                yield
+                yield db
             finally:
                 if is_outer:
                     self._current.locked = None
@@ -326,9 +330,8 @@ class PostgresDatabase:
 
     def settings(self) -> str:
         """Statements with which every transaction begins."""
-        isolation = "READ COMMITTED" if RULES.read_committed else "REPEATABLE READ"
         return (
-            f"BEGIN ISOLATION LEVEL {isolation}; SET LOCAL jit = off; SET LOCAL lock_timeout = '{LOCK_LIMIT}';"
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL jit = off; SET LOCAL lock_timeout = '{LOCK_LIMIT}';"
             f" SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_LIMIT}';"
             f" SET LOCAL synchronous_commit = {self._commit_mode}"
         )

@@ -102,7 +102,7 @@ CURRENT: Final = len(STEPS)
 STORE_LOCK: Final = 0x696D6773_00000002
 _VERSION: Final = "imagestore_version"
 #: For refuse_newer().
-ASK_VERSION: Final = f"SELECT version FROM {_VERSION}"  # noqa: S608 - a constant
+ASK_VERSION: Final = f"SELECT version FROM {_VERSION}"
 
 
 def prepare(db: psycopg.Connection[Any], name: str, *, is_making: bool = True) -> str:
@@ -136,12 +136,12 @@ def prepare(db: psycopg.Connection[Any], name: str, *, is_making: bool = True) -
             if version == 0:
                 _refuse_foreign(db, name)
                 db.execute(f"CREATE TABLE {_VERSION} (version integer NOT NULL, id {_TEXT})")
-                db.execute(f"INSERT INTO {_VERSION} VALUES (0, gen_random_uuid()::text)")  # noqa: S608 - a constant
+                db.execute(f"INSERT INTO {_VERSION} VALUES (0, gen_random_uuid()::text)")
             for step in STEPS[version:]:
                 for statement in step:
                     db.execute(statement)
-            db.execute(f"UPDATE {_VERSION} SET version = %s", (CURRENT,))  # noqa: S608 - a constant
-    row = db.execute(f"SELECT id FROM {_VERSION}").fetchone()  # noqa: S608 - a constant
+            db.execute(f"UPDATE {_VERSION} SET version = %s", (CURRENT,))
+    row = db.execute(f"SELECT id FROM {_VERSION}").fetchone()
     if row is None:
         raise _no_version(name)
     return str(row[0])

@@ -157,9 +157,9 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         "ALTER TABLE named_image_root ADD COLUMN by_label INTEGER NOT NULL DEFAULT 0",
         f"""INSERT INTO image_root
             SELECT reference, handler, -row_number() OVER (PARTITION BY reference, handler ORDER BY l.key), l.value, 1
-            FROM image, {_LABELS} WHERE {_IS_REFERENCE}""",  # noqa: S608 - constants
+            FROM image, {_LABELS} WHERE {_IS_REFERENCE}""",
         f"""INSERT OR IGNORE INTO named_image_root
-            SELECT namespace, name, l.value, 1 FROM named_image, {_LABELS} WHERE {_IS_REFERENCE}""",  # noqa: S608
+            SELECT namespace, name, l.value, 1 FROM named_image, {_LABELS} WHERE {_IS_REFERENCE}""",
     ),
     # Leases name images; a name without a handler means the record of the handler that was the default one then.
     (

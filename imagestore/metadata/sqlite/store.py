@@ -8,16 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreCorruptError, StoreFullError
+from imagestore.metadata.images import Images
+from imagestore.metadata.leases import Leases
+from imagestore.metadata.named_images import NamedImages
+from imagestore.metadata.namespaces import Namespaces
 from imagestore.metadata.sqlite import backup, integrity, location, schema
 from imagestore.metadata.sqlite.changes import ChangeWatch
 from imagestore.metadata.sqlite.database import Database
 from imagestore.metadata.sqlite.failures import CORRUPT_HINT, Translated
 from imagestore.metadata.sqlite.graph import SqliteGraph
-from imagestore.metadata.sqlite.images import SqliteImages
-from imagestore.metadata.sqlite.leases import SqliteLeases
-from imagestore.metadata.sqlite.named_images import SqliteNamedImages
-from imagestore.metadata.sqlite.namespaces import SqliteNamespaces
+from imagestore.metadata.sqlite.noting import JournalNotes
 from imagestore.metadata.sqlite.schema import COPIED
+from imagestore.metadata.sqlite.tables import SqliteTables
 
 if TYPE_CHECKING:
     import sqlite3
@@ -55,11 +57,12 @@ class SqliteMetadataStore:
         on_making: Callable[[SqliteMetadataStore], None] | None = None,
     ) -> None:
         self.database = Database(path, clock=clock, file_system=file_system, is_rebuilding=is_rebuilding)
-        self.leases = SqliteLeases(self.database)
-        self.images = SqliteImages(self.database, self.leases)
-        self.named_images = SqliteNamedImages(self.database)
-        self.graph = SqliteGraph(self.database)
-        self.namespaces = SqliteNamespaces(self.database, self.graph)
+        self.tables = tables = SqliteTables(self.database, JournalNotes(self.database))
+        self.leases = Leases(tables)
+        self.images = Images(tables, self.leases)
+        self.named_images = NamedImages(tables)
+        self.graph = SqliteGraph(tables)
+        self.namespaces = Namespaces(tables, self.graph)
         self.database.open(is_freeing=is_freeing, on_making=None if on_making is None else partial(on_making, self))
         with contextlib.ExitStack() as stack:
             # If the store can't be opened, the caller has nothing to close.
@@ -238,7 +241,7 @@ class SqliteMetadataStore:
                     journal.exchange(prepared, length)
 
     def _prepared(self, db: sqlite3.Connection, number: int) -> AbstractContextManager[BinaryIO | None]:
-        store_id = schema.store_id(db, self.database.path)
+        store_id, seen = schema.store_id(db, self.database.path), self.tables.on(db)
         return self.database.journal.prepared(
-            number, store_id, self.images.read_all(db), self.graph.all_labels(db), self.leases.lasting(db)
+            number, store_id, self.images.read_all(seen), self.graph.all_labels(seen), self.leases.lasting(seen)
         )

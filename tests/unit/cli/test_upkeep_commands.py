@@ -19,7 +19,7 @@ import pytest
 from imagestore import Digest, ImageStore
 from imagestore.cli.exit_codes import ExitStatus
 from imagestore.errors import StoreError, StoreFullError
-from imagestore.metadata.sqlite.leases import SqliteLeases
+from imagestore.metadata.leases import Leases
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.testing import RegistryServer
 from tests.support.commands import Commands
@@ -196,14 +196,14 @@ def test_leases_are_made_listed_renewed_and_deleted(line: Line) -> None:
 def test_leases_deleted_before_a_failure_are_printed(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     line("leases", "create", "one")
     line("leases", "create", "two")
-    delete = SqliteLeases.delete
+    delete = Leases.delete
 
-    def full(self: SqliteLeases, lease_id: str, **given: bool) -> bool:
+    def full(self: Leases, lease_id: str, **given: bool) -> bool:
         if lease_id == "two":
             raise StoreFullError("no space")
         return delete(self, lease_id, **given)
 
-    monkeypatch.setattr(SqliteLeases, "delete", full)
+    monkeypatch.setattr(Leases, "delete", full)
     assert line.json("leases", "delete", "one", "two", status=ExitStatus.STORE) == {"deleted": ["one"]}
 
 

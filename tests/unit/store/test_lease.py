@@ -15,13 +15,13 @@ import pytest
 
 from imagestore import Digest
 from imagestore.errors import ImageStoreError, StoreFullError, StoreReadOnlyError
+from imagestore.metadata.leases import Leases
 from imagestore.metadata.sqlite import location
-from imagestore.metadata.sqlite.leases import SqliteLeases
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store import leases
 
 
-class FullLeases(SqliteLeases):
+class FullLeases(Leases):
     """As on a disk that became full while the work ran; ``ballast`` says whether some space is kept back."""
 
     ballast = False
@@ -36,7 +36,7 @@ class FullLeases(SqliteLeases):
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqliteMetadataStore]:
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
-        store.leases = FullLeases(store.database)
+        store.leases = FullLeases(store.tables)
         yield store
 
 
