@@ -27,7 +27,7 @@ LATER_SECONDS = 25 * 3600.0
 #: All that a store's folder holds.
 EXPECTED = {
     *("content", "locks", "hosts", "metadata.db", "metadata.db-wal", "metadata.db-shm"),
-    *("records.jsonl", "check.json", "ballast", "ballast.inode", "waiting"),
+    *("records.jsonl", "check.json", "ballast", "ballast.inode", "waiting", "verified"),
 }
 
 

@@ -21,6 +21,7 @@ from imagestore.metadata.sqlite.failures import Translated, closed
 from imagestore.metadata.sqlite.fairness import WriteQueue, use_log
 from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.metadata.sqlite.opening import LOG_PAGES, DatabaseAccess, Opened, checkpoint, connect, migrate, tune
+from imagestore.metadata.sqlite.verified import VerifiedNote
 from imagestore.util.disk_reserve import Ballast
 from imagestore.util.failpoint import reach
 
@@ -53,6 +54,7 @@ class Database:
         ballast: space for removals on a full disk.
         access: whether the file can be written.
         opened: which file this is, and which process opened it.
+        verified: whether its indexes are known to be whole.
         changes: numbers changes of records, and writes them to the journal.
 
     Raises:
@@ -73,6 +75,7 @@ class Database:
         self.ballast = Ballast(path.with_name("ballast"))
         self.access = DatabaseAccess(path)
         self.opened = Opened(path)
+        self.verified = VerifiedNote(path)
         self.journal = RecordJournal.of_database(path)
         self.changes = ChangeLog(self.journal, is_rebuilding=is_rebuilding)
         self._queue = WriteQueue(path)
@@ -116,8 +119,14 @@ class Database:
 
     def _connect(self, on_making: Callable[[], None] | None) -> None:
         self.access.mend_permissions()
+        if not self.access.only_reads:
+            self.verified.open()
         with Translated(self.path):
-            self._own = connect(self.path, self.access.address())
+            try:
+                self._own = connect(self.path, self.access.address())
+            except BaseException:
+                self.verified.close()
+                raise
             self._connection = self._own.connection
             try:
                 if self.access.only_reads:
@@ -128,6 +137,7 @@ class Database:
                 self.opened.note()
             except BaseException:
                 self._own.close()
+                self.verified.close()
                 raise
             # A store that isn't closed explicitly is closed when it is garbage-collected, at the latest at exit.
             weakref.finalize(self, self._own.close)
@@ -151,6 +161,8 @@ class Database:
                 self.changes.migrated(db)
             if version == 0 and on_making is not None:
                 on_making()
+        if version == 0:
+            self.verified.note()
 
     def close(self) -> None:
         """Close the database; a forked child has nothing to close and must not wait for a lock."""
@@ -160,6 +172,7 @@ class Database:
         with self._locked():
             self._is_closed = True
             self._own.close()
+            self.verified.close()
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[sqlite3.Connection]:

@@ -102,14 +102,15 @@ class SqliteGraph(Graph):
         Raises:
             StoreCorruptError: an index doesn't match its table.
         """
-        if self._has_whole_indexes:
+        database = self._sqlite.database
+        if self._has_whole_indexes or database.verified.is_so():
             return
-        with self._sqlite.database.reading_apart() as db:
+        with database.reading_apart() as db:
             found = integrity.damaged_tables(db, _HOLDING)
         if found:
-            path = self._sqlite.database.path
-            raise StoreCorruptError(f"{path}: {found[0]}; nothing was removed", hint=CORRUPT_HINT)
+            raise StoreCorruptError(f"{database.path}: {found[0]}; nothing was removed", hint=CORRUPT_HINT)
         self._has_whole_indexes = True
+        database.verified.note()
 
     def keeps_nothing(self) -> bool:
         """Whether nothing exists that could keep content, not even something that has expired; read from the tables."""

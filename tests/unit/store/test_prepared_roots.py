@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 
 
 FOLDERS = ["content", "content/blobs", "content/blobs/sha256", "content/ingest", "locks"]
-FILES = ["metadata.db", "records.jsonl", "ballast", "waiting", "check.json"]
+FILES = ["metadata.db", "records.jsonl", "ballast", "waiting", "verified", "check.json"]
 
 
 def refused(root: Path, path: Path, match: str) -> None:
