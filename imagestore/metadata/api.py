@@ -51,7 +51,11 @@ class MetadataStore(Protocol):
         """
 
     def exclusive(self) -> AbstractContextManager[object]:
-        """Hold the database's write lock, so that no lease and no record can appear; commits at the end."""
+        """Hold the database's write lock, so that no lease and no record can appear; commits at the end.
+
+        Raises:
+            PreconditionError: this thread is in another transaction, of a store with many writers.
+        """
 
     def batch(self) -> AbstractContextManager[object]:
         """As exclusive(), for one short step of a long work: yields to waiting writers first, and isn't synced.

@@ -24,7 +24,7 @@ import psycopg_pool
 
 import imagestore.metadata.postgres.connection as connection
 import imagestore.metadata.postgres.schema as schema
-from imagestore.errors import StoreCorruptError, StoreError
+from imagestore.errors import PreconditionError, StoreCorruptError, StoreError
 from imagestore.metadata.postgres.address import DatabaseAddress, checked_scope
 from imagestore.metadata.postgres.connection import LimitedConnection
 from imagestore.metadata.postgres.failures import Translated
@@ -67,6 +67,7 @@ class _Transaction(threading.local):
     """A thread's transaction."""
 
     connection: Connection | None = None
+    is_alone = False
     #: See PostgresDatabase.locked.
     locked: frozenset[str] | None = None
     after_commit: list[Callable[[], None]]
@@ -239,14 +240,20 @@ class PostgresDatabase:
             is_alone: take the lock exclusively, so that nothing else changes until it ends.
 
         Raises:
+            PreconditionError: the outer transaction doesn't hold the lock exclusively, so the inner one can't get it.
             StoreCorruptError: a newer version has changed the tables.
             StoreError: the server can't be reached, or doesn't commit.
         """
         self.check_process()
         current = self._current
         if current.connection is not None:
-            if is_alone:
-                current.connection.execute(connection.lock(is_alone=True))
+            if is_alone and not current.is_alone:
+                # Two that hold it shared would wait for each other for ever.
+                raise PreconditionError(
+                    f"{self.name}: a transaction that excludes no others can't begin to, since another one may want to"
+                    " at the same time",
+                    hint="begin with exclusive()",
+                )
             yield current.connection
             return
         after_commit: list[Callable[[], None]] = []
@@ -254,7 +261,7 @@ class PostgresDatabase:
             reach("database-begin")
             db, row = self.begun(stack, self._prologue(is_alone=is_alone))
             schema.refuse_newer(row, self.name)
-            current.connection, current.after_commit = db, after_commit
+            current.connection, current.is_alone, current.after_commit = db, is_alone, after_commit
             try:
                 reach("database-begun")
                 yield db

@@ -153,11 +153,14 @@ class SqliteMetadataStore:
 
     def damage(self) -> tuple[str, ...]:
         """What is wrong with the file, or that it is older than its journal, a line each."""
-        with self.database.reading() as db:
+        with self.database.reading_apart() as db:
             found = integrity.damage(db)
-            if not found and not self.database.access.only_reads and (reason := self.database.changes.overtaken(db)):
-                return (reason,)
+        if found or self.database.access.only_reads:
             return found
+        self.database.verified.note()
+        with self.database.reading() as db:
+            reason = self.database.changes.overtaken(db)
+        return (reason,) if reason else ()
 
     def reindex(self) -> bool:
         """Rebuild every index from its table; False, and nothing is changed, when that doesn't repair the database."""
@@ -173,7 +176,7 @@ class SqliteMetadataStore:
 
     def backup(self, target: Path) -> None:
         """Write a consistent copy to a new file while others go on; see the port."""
-        with self.database.reading() as db:
+        with self.database.reading_apart() as db:
             backup.copy_to(db, target)
 
     def close(self) -> None:
