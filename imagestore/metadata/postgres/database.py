@@ -24,7 +24,7 @@ import psycopg_pool
 
 import imagestore.metadata.postgres.connection as connection
 import imagestore.metadata.postgres.schema as schema
-from imagestore.errors import PreconditionError, StoreCorruptError, StoreError
+from imagestore.errors import PreconditionError, StoreError
 from imagestore.metadata.postgres.address import DatabaseAddress, checked_scope
 from imagestore.metadata.postgres.connection import LimitedConnection
 from imagestore.metadata.postgres.failures import Translated
@@ -365,20 +365,6 @@ class PostgresDatabase:
             work()
         else:
             self._current.after_commit.append(work)
-
-    @contextlib.contextmanager
-    def naming_damage(self) -> Iterator[None]:
-        """Report rows that can't be parsed as damage of this database.
-
-        Raises:
-            StoreCorruptError: a record can't be read.
-        """
-        try:
-            yield
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreCorruptError(
-                f"{self.name}: a record can't be read: {error}", hint="restore the database from its backup"
-            ) from error
 
 
 def _close(pool: psycopg_pool.ConnectionPool[Any], process: int) -> None:

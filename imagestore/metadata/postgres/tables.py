@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.metadata import sql
 from imagestore.metadata.postgres.database import NOW
+from imagestore.metadata.postgres.failures import naming_damage
 from imagestore.metadata.sql import Statements
 from imagestore.metadata.tables import ChangeNotes
 
@@ -124,7 +125,7 @@ class PostgresTables:
 
     def naming_damage(self) -> AbstractContextManager[None]:
         """Rows that can't be parsed are damage of this database."""
-        return self.database.naming_damage()
+        return naming_damage(self.database.name)
 
     def refuse_hidden(self, table: str, column: str, condition: str, **values: object) -> None:
         """Nothing: the server keeps its indexes."""
