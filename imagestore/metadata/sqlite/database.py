@@ -119,14 +119,8 @@ class Database:
 
     def _connect(self, on_making: Callable[[], None] | None) -> None:
         self.access.mend_permissions()
-        if not self.access.only_reads:
-            self.verified.open()
         with Translated(self.path):
-            try:
-                self._own = connect(self.path, self.access.address())
-            except BaseException:
-                self.verified.close()
-                raise
+            self._own = connect(self.path, self.access.address())
             self._connection = self._own.connection
             try:
                 if self.access.only_reads:
@@ -145,6 +139,8 @@ class Database:
     def _prepare(self, on_making: Callable[[], None] | None) -> None:
         db = self._connection
         schema.refuse_foreign(db, self.path)
+        # Before anything is written, and not beside another program's database.
+        self.verified.open()
         use_log(db)
         tune(db)
         if schema.version(db, self.path) == schema.CURRENT:

@@ -42,7 +42,7 @@ class VerifiedNote:
         self._file: BinaryIO | None = None
 
     def open(self) -> None:
-        """Look at the database before SQLite opens it; repeated calls do nothing."""
+        """Look at the database before anything is written to it; repeated calls do nothing."""
         if self._file is not None:
             return
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
