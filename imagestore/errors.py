@@ -139,10 +139,12 @@ class UnknownRuntimeHandlerError(ConfigError, category=Category.INVALID_ARGUMENT
 class UnsupportedRuntimeTypeError(ConfigError, category=Category.INVALID_ARGUMENT):
     """edged's ``runtime_type`` is neither ``docker`` nor ``remote``."""
 
-    def __init__(self, runtime_type: str) -> None:
-        message = f'unsupported CRI runtime: "{cut(runtime_type, 100)}"'
+    def __init__(self, runtime_type: str, *, member: str = "", file: str = "") -> None:
+        place = f"{file}: {member}: " if file and member else ""
+        message = f'{place}unsupported CRI runtime: "{cut(runtime_type, 100)}"'
         super().__init__(message, hint="expected docker or remote; case matters")
         self.runtime_type = runtime_type
+        self.member = member
 
 
 class NotFoundError(ImageStoreError, LookupError, category=Category.NOT_FOUND):
@@ -337,10 +339,11 @@ class UndeletableError(StoreError):
 
     def __init__(self, failures: Mapping[str, str], report: object = None) -> None:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-        super().__init__(
-            f"{next(iter(failures.values()))}{more}",
-            hint="all the rest is freed; see the file's attributes, its folder's permissions and the disk",
-        )
+        fault = next(iter(failures.values()))
+        seen = "see the file's attributes, its folder's permissions and the disk"
+        if "s3://" in fault:
+            seen = "see what the access key may do in the bucket, and the bucket's own rules"
+        super().__init__(f"{fault}{more}", hint=f"all the rest is freed; {seen}")
         self.failures = dict(failures)
         self.report = report
 

@@ -207,7 +207,14 @@ EDGED: Final = (
     "RuntimeClassInImageCriApi",
 )
 
-UNPACKED: Final = {"path": str, "entries": int, "bytes": int, "leftOut": [str], "leftOutCount": int}
+UNPACKED: Final = {
+    "path": str,
+    "entries": int,
+    "bytes": int,
+    "leftOut": [str],
+    "leftOutCount": int,
+    "hiddenVolumes": [str],
+}
 
 ENSURED: Final = {
     "image": str,

@@ -50,10 +50,10 @@ class _Source:
     def target(self, app: App, reference: str) -> tuple[Descriptor, bytes]:
         """The reference's target, an index or a manifest."""
         if self.is_local:
-            from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+            from imagestore.oci.decode import limit_of
 
             descriptor = self._kept(app, reference).target
-            return descriptor, app.store.content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+            return descriptor, app.store.content.read(descriptor.digest, limit_bytes=limit_of(descriptor.kind))
         parsed = Reference.parse(reference)
         with cancelled_by_signals() as token:
             client = app.store.registry

@@ -12,6 +12,7 @@ from imagestore.cli import completion, describe, render
 from imagestore.cli.app import App, pass_app
 from imagestore.cli.describe import familiar
 from imagestore.cli.options import handler_option, output_option
+from imagestore.errors import StoreMissingError
 from imagestore.metadata.sqlite.summaries import ImageSummary, read_summaries
 from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
@@ -53,7 +54,7 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
         record_lookup.refuse_unreadable(name)
     app.missing = "unnamed"
     if output == "json":
-        shown = _listed(app, name, runtime_handler)
+        shown = _of_store(app, name, runtime_handler)
         render.dump_json({"images": [describe.image(each, app.pins) for each in shown]})
         return
     found = _summaries(app, name, runtime_handler)
@@ -73,8 +74,17 @@ def _summaries(app: App, name: str | None, handler: str | None) -> list[ImageSum
             return found
     return [
         ImageSummary(each.reference, each.runtime_handler, str(each.id), each.platform, each.size)
-        for each in _listed(app, name, handler)
+        for each in _of_store(app, name, handler)
     ]
+
+
+def _of_store(app: App, name: str | None, handler: str | None) -> list[Image]:
+    try:
+        return [*_listed(app, name, handler)]
+    except StoreMissingError:
+        if not app.is_shared:
+            raise
+        return []  # the first machine that pulls makes one
 
 
 def _listed(app: App, name: str | None, handler: str | None) -> Iterable[Image]:

@@ -114,15 +114,15 @@ def _content(app: App) -> ContentStore | None:
 
 
 def _read(path: Path) -> bytes:
-    from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+    from imagestore.oci.decode import MAX_INDEX_BYTES
 
     try:
         with click.open_file(str(path), "rb") as file:
-            raw: bytes = file.read(MAX_DOCUMENT_BYTES + 1)
+            raw: bytes = file.read(MAX_INDEX_BYTES + 1)
     except OSError as error:
         raise click.UsageError(f"--index {path}: {error.strerror}") from error
-    if len(raw) > MAX_DOCUMENT_BYTES:
-        raise click.UsageError(f"--index {path}: longer than the {MAX_DOCUMENT_BYTES} bytes a document may have")
+    if len(raw) > MAX_INDEX_BYTES:
+        raise click.UsageError(f"--index {path}: longer than the {MAX_INDEX_BYTES} bytes a document may have")
     return raw
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from imagestore.store.unpack.bundle import BundleOptions
     from imagestore.store.unpack.unpack import UnpackReport
 
-#: $(NAME), or the escape $$.
-_REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 _FOLDER = GivenPath(file_okay=False, path_type=Path)
 
 
@@ -66,13 +63,22 @@ def unpack(app: App, name: str, folder: Path, output: str, **given: Any) -> None
     help="A pod (YAML or JSON, - for standard input) whose resources, command, arguments and variables count.",
 )
 @click.option("--container", metavar="NAME", help="The pod's container; needed where it has several.")
+@click.option("--no-volumes", is_flag=True, help="No mounts for the image's volumes: what it has there is seen.")
 def bundle(
-    app: App, name: str, folder: Path, output: str, pod_file: Path | None, container: str | None, **given: Any
+    app: App,
+    name: str,
+    folder: Path,
+    output: str,
+    pod_file: Path | None,
+    container: str | None,
+    no_volumes: bool,
+    **given: Any,
 ) -> None:
     """Make a bundle in FOLDER, a new or empty one: 'rootfs' and the 'config.json' that runc and others start.
 
     The configuration is the image's, with containerd's defaults for what an image says nothing of; with --pod also what
     the pod says: requests and limits become control group values as the kubelet and the runtime handler compute them.
+    Each volume that the image declares is an empty tmpfs; a line says where that hides what the image has.
 
     \b
     imagestore bundle busybox box --pod pod.yaml && sudo runc run --bundle box box
@@ -84,6 +90,7 @@ def bundle(
     options = BundleOptions()
     if pod_file is not None:
         options = _of_pod(app, pod_file, container, given["runtime_handler"])
+    options = dataclasses.replace(options, has_volumes=not no_volumes)
     _show(_unpacked(app, name, folder, options, **given), output)
 
 
@@ -118,55 +125,35 @@ def _unpacked(
 
 
 def _of_pod(app: App, file: Path, name: str | None, handler: str | None) -> BundleOptions:
-    from imagestore.cli.node.manifests import read_pod_document
+    from imagestore.cli.node.manifests import manifests, read_pod_documents
+    from imagestore.cli.pod_process import pod_process
     from imagestore.errors import InvalidResourcesError
     from imagestore.node import pod_resources as numbers
-    from imagestore.resources import pod_reading
     from imagestore.store.unpack.bundle import BundleOptions
 
-    document = read_pod_document(file)
-    pod = pod_reading.pod_from_json(document)
+    found, _ = manifests(read_pod_documents(file), [])
+    if len(found) != 1:
+        raise InvalidResourcesError(f"{file}: expected one pod, found {len(found)}")
+    pod = found[0].pod
     planned = numbers.plan(pod, numbers.target_of(app.config, handler or "", host=app.host), node=_this_node())
     chosen = [each for each in planned.containers if name in (None, each.name)]
     if len(chosen) != 1:
         names = ", ".join(each.name for each in planned.containers)
         what = f"no container {name!r}" if not chosen else f"{len(chosen)} containers"
         raise InvalidResourcesError(f"{file}: has {what}: {names}", hint="name one of them with --container")
-    own = _container(document, chosen[0].name)
+    process = pod_process(found[0].document, chosen[0].name)
+    for each in process.left_out:
+        note(f"left out: {each}")
     linux = cast("Mapping[str, Any]", chosen[0].oci.get("linux", {}))
-    env = _variables(own)
-    args = own.get("args")
     return BundleOptions(
         name=chosen[0].name or "container",
-        command=tuple(_expanded(str(each), env) for each in own.get("command") or ()),
-        args=None if args is None else tuple(_expanded(str(each), env) for each in args),
-        env=env,
-        cwd=own.get("workingDir") or "",
+        command=process.command,
+        args=process.args,
+        env=process.env,
+        cwd=process.cwd,
         linux_resources=linux.get("resources"),
         oom_score_adj=chosen[0].oom_score_adj,
     )
-
-
-def _variables(container: Mapping[str, Any]) -> dict[str, str]:
-    """The variables whose values are in the pod; a note names the others."""
-    found: dict[str, str] = {}
-    for each in container.get("env") or ():
-        if "valueFrom" in each:
-            note(f"left out: the variable {each['name']}, whose value isn't in the pod")
-        else:
-            found[each["name"]] = _expanded(str(each.get("value") or ""), found)
-    if container.get("envFrom"):
-        note("left out: the variables of envFrom, which aren't in the pod")
-    return found
-
-
-def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    """References to variables replaced as the kubelet does (k8s.io/kubernetes third_party/forked/golang/expansion).
-
-    >>> _expanded("$(A)-$$(A)-$(B)-$A", {"A": "1"})
-    '1-$(A)-$(B)-$A'
-    """
-    return _REFERENCE.sub(lambda each: "$" if each[1] is None else variables.get(each[1], each[0]), text)
 
 
 def _this_node() -> Node:
@@ -183,26 +170,19 @@ def _this_node() -> Node:
     )
 
 
-def _container(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """The object of a pod's container; empty where only resources are given."""
-    from imagestore.resources.documents import pod_in
-
-    template, _ = pod_in(document)
-    spec: Any = template.get("spec", template)
-    containers = (each for key in ("initContainers", "containers") for each in spec.get(key) or ())
-    return next((each for each in containers if each.get("name") == name), {})
-
-
 def _show(report: UnpackReport, output: str) -> None:
     for each in report.left_out:
         note(f"left out: {each}")
     if report.left_out_count > len(report.left_out):
         note(f"left out: {report.left_out_count - len(report.left_out)} more")
+    for volume in report.hidden_volumes:
+        note(f"hidden: the image's files in its volume {volume}, where the container has an empty tmpfs (--no-volumes)")
     shown = {
         "path": report.path,
         "entries": report.entries,
         "bytes": report.size,
         "leftOut": list(report.left_out),
         "leftOutCount": report.left_out_count,
+        "hiddenVolumes": list(report.hidden_volumes),
     }
     render.show(output, shown, [f"{report.path}: {report.entries} entries, {render.size(report.size)} of files"])

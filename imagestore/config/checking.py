@@ -107,10 +107,30 @@ def check_config(config: Config) -> Report:
 def _report(host: Platform, config: Config | None, findings: Iterable[Finding]) -> Report:
     handlers = () if config is None else tuple(config.handler_platform(name) for name in config.handlers)
     found = [*findings, *(finding for handler in handlers for finding in handler.findings)]
-    found += [] if config is None else _registry_findings(config)
+    found += [] if config is None else [*_shim_findings(config), *_registry_findings(config)]
     order = list(Severity)
     found.sort(key=lambda finding: (order.index(finding.severity), finding.location.file, finding.location.line or 0))
     return Report(host, config, handlers, tuple(found))
+
+
+def _shim_findings(config: Config) -> Iterator[Finding]:
+    """Handlers for which containerd finds no shim: it reads them without a word, and all their sandboxes fail."""
+    runtimes = child(child(child(child(config.document, "plugins"), known.RUNTIME_PLUGIN), "containerd"), "runtimes")
+    for handler in config.handlers.values():
+        entry = runtimes.get(handler.name)
+        first, *rest = handler.runtime_type.split(".")
+        if entry is None or os.path.isabs(handler.runtime_type) or (first and rest):
+            continue
+        table = entry.value if isinstance(entry.value, dict) else {}
+        if "runtime_path" in table:
+            continue
+        kind = table.get("runtime_type", entry)
+        text = (
+            "has no runtime_type" if not handler.runtime_type else f"no shim has the name {show(handler.runtime_type)}"
+        )
+        text += ": containerd starts, and every sandbox of this handler fails"
+        hint = f'write for example runtime_type = "{known.RUNC_TYPE}"'
+        yield Finding(Severity.WARNING, kind.location, dotted(kind.path or ("runtimes", handler.name)), text, hint)
 
 
 def _registry_findings(config: Config) -> Iterator[Finding]:

@@ -72,14 +72,21 @@ def read_hosts(host: str, folders: Sequence[str]) -> RegistryHosts:
     """Read what the folders, searched in order, say about a registry host, named with its port.
 
     Raises:
-        ConfigError: names file, line and member.
+        ConfigError: names file, line and member. What this user may not read in a default folder is skipped, as by
+            find_folder().
     """
-    folder = find_folder(host, folders)
-    if not folder:
-        return RegistryHosts()
-    import imagestore.config.hosts_file as hosts_file
+    for root in folders:
+        folder = find_folder(host, (root,))
+        if not folder:
+            continue
+        import imagestore.config.hosts_file as hosts_file
 
-    return hosts_file.read(folder)
+        try:
+            return hosts_file.read(folder)
+        except ConfigError as error:
+            if not isinstance(error.__cause__, PermissionError) or root not in DEFAULT_FOLDERS:
+                raise
+    return RegistryHosts()
 
 
 def configured_folders(config: Config) -> tuple[str, ...]:

@@ -69,14 +69,14 @@ class Fields:
         return value
 
     def capabilities(self) -> frozenset[str]:
-        """What the host may be asked; everything when absent or empty, as in containerd."""
+        """What the host may be asked, in any case; everything when absent or empty, as in containerd."""
         words = self._texts("capabilities")
         for word in words:
-            if word not in CAPABILITIES:
+            if word.lower() not in CAPABILITIES:
                 known = ", ".join(sorted(CAPABILITIES))
                 text = f"expected words out of {known}; got {show(word)}"
                 raise self.refuse("capabilities", text, 'write for example capabilities = ["pull", "resolve"]')
-        return frozenset(words) or CAPABILITIES
+        return frozenset(word.lower() for word in words) or CAPABILITIES
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         """Header fields in file order; a list of values repeats the field."""

@@ -139,6 +139,7 @@ RUNTIME_SECTION: Final = {
     "enable_cdi": _BOOLEAN,
     "enable_checkpoint_restore": _BOOLEAN,
     "enable_criu": _BOOLEAN,
+    "enable_experimental_restore_via_create": _BOOLEAN,
     "enable_selinux": _BOOLEAN,
     "enable_unprivileged_icmp": _BOOLEAN,
     "enable_unprivileged_ports": _BOOLEAN,

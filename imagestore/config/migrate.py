@@ -25,6 +25,7 @@ from imagestore.config.known import (
     RUNTIME_PLUGIN,
     SERVER_KEYS,
 )
+from imagestore.config.merge_imports import deep
 from imagestore.config.plugin_names import full_name
 from imagestore.config.tree import Entry, Table, child, plain_value
 
@@ -55,12 +56,12 @@ _MOVED_SECTIONS: Final = (
 def migrate(table: Table, version: int, target: int, findings: list[Finding]) -> Table:
     """Bring one file's keys to version 3 or 4; keys that a newer containerd doesn't read are warnings."""
     if version < 2:
-        table = _name_plugins(table)
+        table = _name_plugins(table, findings)
     table = _split_cri(table, version, findings)
     return _move_server(table) if target >= 4 > version else table
 
 
-def _name_plugins(table: Table) -> Table:
+def _name_plugins(table: Table, findings: list[Finding]) -> Table:
     table = dict(table)
     for name in ("disabled_plugins", "required_plugins"):
         entry = table.get(name)
@@ -68,9 +69,13 @@ def _name_plugins(table: Table) -> Table:
             names = [full_name(item) if isinstance(item, str) else item for item in entry.value]
             table[name] = replace(entry, value=list(names))
     plugins = child(table, "plugins")
-    # Of a plugin under both names the short one counts: version 1 has no other.
-    in_order = sorted(plugins, key=lambda name: "." not in name)
-    return _with_plugins(table, {full_name(name): plugins[name] for name in in_order})
+    named: Table = {}
+    # Of a plugin under both names all is read; where they differ the short one counts: version 1 has no other.
+    for name in sorted(plugins, key=lambda name: "." not in name):
+        full = full_name(name)
+        before = named.get(full)
+        named[full] = plugins[name] if before is None else deep(before, plugins[name], ("plugins", full), findings)
+    return _with_plugins(table, named)
 
 
 def _with_plugins(table: Table, plugins: Table) -> Table:

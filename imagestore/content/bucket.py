@@ -11,14 +11,16 @@ The library's threads don't live through a fork, and it would hang in the child;
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import os
-import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from imagestore.content.api import ContentInfo
 from imagestore.content.blob_files import is_name
-from imagestore.content.bucket_access import BucketErrors, NoBucketError, is_endpoint, s3_store
+from imagestore.content.bucket_access import URL, is_endpoint, part_bytes, s3_store
+from imagestore.content.bucket_errors import BucketErrors, NoBucketError, RefusedRequestError
 from imagestore.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -38,18 +40,19 @@ if TYPE_CHECKING:
     from imagestore.config.model import BucketSettings
     from imagestore.util.cancel import CancelToken
 
-_URL: Final = re.compile(
-    r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[!-.0-~]+(?:/[!-.0-~]+)*))?/?"
-)
 #: Names the store whose prefix it is.
 _OWNER: Final = "owner"
 _MOST_OWNER_BYTES: Final = 200
 _CLAIMS: Final = 3
 #: Smaller blobs go in one PUT, which leaves nothing behind.
 _SMALL_BYTES: Final = 8 * 1024 * 1024
-#: Parts under way at once, and their size: what an upload takes of memory.
+#: Parts under way at once. A part has as many bytes as a small blob, or a whole number of pieces that leads to no more
+#: parts than S3 allows; both together are what an upload takes of memory.
 _PARTS: Final = 4
 _CHUNK_BYTES: Final = 1024 * 1024
+
+
+log = logging.getLogger(__name__)
 
 
 class Readable(Protocol):
@@ -69,9 +72,12 @@ class Bucket:
     """
 
     def __init__(self, settings: BucketSettings) -> None:
-        found = _URL.fullmatch(settings.url)
+        found = URL.fullmatch(settings.url)
         if found is None:
-            raise ConfigError(f"bucket {without_login(settings.url)!r}: expected s3://BUCKET or s3://BUCKET/PREFIX")
+            raise ConfigError(
+                f"bucket {without_login(settings.url)!r}: expected s3://BUCKET or s3://BUCKET/PREFIX",
+                hint="a bucket's name is of 3 to 255 letters, digits, '.', '-' and '_'",
+            )
         try:
             import obstore
         except ImportError as error:
@@ -87,11 +93,13 @@ class Bucket:
         self._obstore: Any = obstore
         self.url = settings.url.rstrip("/")
         self._process = os.getpid()
-        self._store = s3_store(found["bucket"], found["prefix"] or "", settings, settings.endpoint)
+        connected = functools.partial(s3_store, found["bucket"], found["prefix"] or "", settings)
+        self._store = connected(settings.endpoint)
         # For what is small: a collection waits for it while others wait for the database.
-        self._quick = s3_store(found["bucket"], found["prefix"] or "", settings, settings.endpoint, is_quick=True)
-        public = settings.public_endpoint or settings.endpoint
-        self._signer = s3_store(found["bucket"], found["prefix"] or "", settings, public)
+        self._quick = connected(settings.endpoint, is_quick=True)
+        self._single = connected(settings.endpoint, is_quick=True, has_bulk_delete=False)
+        self._has_bulk_delete = True
+        self._signer = connected(settings.public_endpoint or settings.endpoint)
 
     def check(self) -> None:
         """Check that the bucket exists and can be read.
@@ -100,10 +108,8 @@ class Bucket:
             ConfigError: it isn't there, or the credentials are refused.
         """
         try:
-            # The library has an error class for a refused object, but not for a refused list.
-            with contextlib.suppress(ContentNotFoundError), self._asking("the bucket"):
-                self._obstore.head(self._quick, "blobs/none")
             self._see()
+            self._head("blobs/none", "the bucket")
         except (NoBucketError, PreconditionError) as error:
             raise ConfigError(str(error), hint=error.hint) from None
 
@@ -132,6 +138,9 @@ class Bucket:
                 return self._obstore.head(self._quick, key)
         except ContentNotFoundError:
             return None
+        except (PreconditionError, RefusedRequestError):
+            self._see()  # the answer to a HEAD has no body, which would say why
+            raise
 
     def walk(self) -> Iterator[ContentInfo]:
         """Every blob whose key is that of its digest, in no particular order; other objects are left alone."""
@@ -153,18 +162,32 @@ class Bucket:
         if size is None:
             self._see()  # no bucket isn't no blob
         else:
-            with self._asking(str(digest)):
-                self._obstore.delete(self._quick, blob_key(digest))
+            self._delete(blob_key(digest), str(digest))
         return size
 
     def delete_objects(self, keys: Sequence[str]) -> None:
-        """Remove objects by their keys, at most 1,000, in one request; those that aren't there don't matter.
+        """Remove objects by their keys, at most 1,000; those that aren't there don't matter.
+
+        They go in one request, or one by one where the service doesn't take that.
 
         Raises:
-            StoreError: the request failed; some may be gone.
+            PreconditionError, StoreError: a request failed; some may be gone.
         """
-        with self._asking(f"{keys[0]} and others" if len(keys) > 1 else "".join(keys)):
-            self._obstore.delete(self._quick, list(keys))
+        if self._has_bulk_delete and len(keys) > 1:
+            try:
+                with self._asking(f"{keys[0]} and others"):
+                    self._obstore.delete(self._quick, list(keys))
+                return
+            except (ContentNotFoundError, PreconditionError, ContentUnavailableError) as error:
+                log.info("%s; deleting one by one", error)
+        for key in keys:
+            self._delete(key, key)
+        # Now it is known that the objects may be deleted, but not together.
+        self._has_bulk_delete = self._has_bulk_delete and len(keys) < 2
+
+    def _delete(self, key: str, what: str) -> None:
+        with contextlib.suppress(ContentNotFoundError), self._asking(what):
+            self._obstore.delete(self._single, key)
 
     def _see(self) -> None:
         with self._asking("the list of its blobs"):
@@ -183,18 +206,32 @@ class Bucket:
         Raises:
             PreconditionError: there are blobs and no name.
         """
-        for _ in range(_CLAIMS):
-            if found := self.owner():
-                return found
+        mode = "create"
+        for left in range(_CLAIMS, -1, -1):
+            if (found := self.owner()) or not left:
+                break
             if next(self.objects(), None) is not None:
                 raise PreconditionError(
                     f"{self.url}: has blobs that no store owns; a mirror's, perhaps",
                     hint="give this store a prefix of its own",
                 )
-            # What is there afterwards counts: not every service refuses a second one.
+            # What is there afterwards counts: not every service refuses a second one, or takes the condition.
+            mode = self._try_to_claim(owner, mode if left > 1 else "overwrite")
+        if not found:
+            raise ContentUnavailableError(f"{self.url}: its owner was written, and isn't there")
+        return found
+
+    def _try_to_claim(self, owner: str, mode: str) -> str:
+        """Write the owner's name; returns how to write it the next time, if it isn't there then."""
+        try:
             with contextlib.suppress(AlreadyExistsError), self._asking(_OWNER):
-                self._obstore.put(self._quick, _OWNER, owner.encode(), mode="create", use_multipart=False)
-        raise ContentUnavailableError(f"{self.url}: its owner was written, and isn't there")
+                self._obstore.put(self._quick, _OWNER, owner.encode(), mode=mode, use_multipart=False)
+        except (ContentNotFoundError, PreconditionError, RefusedRequestError) as error:
+            if mode != "create" or isinstance(error, NoBucketError):
+                raise
+            log.info("%s; the service has no conditional writes (If-None-Match)", error)
+            return self._try_to_claim(owner, "overwrite")
+        return mode
 
     def open(
         self, digest: Digest, size: int | None, *, offset: int, cancel: CancelToken, key: str = ""
@@ -234,7 +271,7 @@ class Bucket:
                 if size <= _SMALL_BYTES:
                     self._obstore.put(self._store, key or blob_key(digest), b"".join(pieces), use_multipart=False)
                 else:
-                    parts = {"chunk_size": _SMALL_BYTES, "max_concurrency": _PARTS}
+                    parts = {"chunk_size": part_bytes(size, _SMALL_BYTES), "max_concurrency": _PARTS}
                     self._obstore.put(self._store, key or blob_key(digest), pieces, **parts)
         except ContentNotFoundError:
             raise NoBucketError(self.url) from None

@@ -1,4 +1,4 @@
-"""How a bucket is reached: connections with their limits, credentials, and errors of one line."""
+"""How a bucket is reached: names and addresses, connections with their limits, credentials."""
 
 from __future__ import annotations
 
@@ -8,82 +8,35 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from imagestore.errors import (
-    AlreadyExistsError,
-    ConfigError,
-    ContentNotFoundError,
-    ContentUnavailableError,
-    PreconditionError,
-    StoreError,
-    StoreFullError,
-)
+from imagestore.errors import ConfigError
+from imagestore.util.files import read_regular
 
 if TYPE_CHECKING:
-    from obstore.store import S3Credential, S3Store
+    from obstore.store import ClientConfig, S3Credential, S3Store
 
     from imagestore.config.model import BucketSettings
 
+#: Names of today, and those of older buckets and of other services: underscores, capitals, up to 255 characters.
+_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9_-]"
+#: A bucket, and below which prefix.
+URL: Final = re.compile(rf"s3://(?P<bucket>{_NAME})(?:/(?P<prefix>[!-.0-~]+(?:/[!-.0-~]+)*))?/?")
+#: Those that may be a part of a host's name; no certificate of AWS is for names with dots.
+_HOST_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 _ENDPOINT: Final = re.compile(r"https?://[!-~]+")
-#: Of the library's many lines; its URLs are left out.
-_REASON: Final = re.compile(
-    r"\b[45]\d\d [A-Z][a-z]+(?: [A-Z][a-z]+){0,3}|[Cc]onnection refused|[Cc]onnection reset|timed out|dns error"
-)
-#: Characters of the library's words about a key.
-_MOST_SHOWN: Final = 300
 _CONNECT: Final = timedelta(seconds=5)
 _STALL: Final = timedelta(seconds=30)
 #: A transfer as a whole; the library counts the reading of a body, however slow its reader is.
 _WHOLE: Final = timedelta(hours=12)
 #: Questions about objects, and deletions.
 _QUICK: Final = timedelta(seconds=10)
+#: Parts of one upload, and what their size is a multiple of.
+_MOST_PARTS: Final = 10_000
+_PART_STEP_BYTES: Final = 1024 * 1024
 _QUICK_RETRIES: Final = 2
+_AUTHORITIES: Final = "AWS_CA_BUNDLE"
+_MOST_BUNDLE_BYTES: Final = 4 * 1024 * 1024
 _RETRIES: Final = 5
 _RETRY: Final = timedelta(seconds=10)
-
-
-class NoBucketError(ContentUnavailableError):
-    """There is no such bucket; that is not the same as an empty one."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(f"{url}: there is no such bucket", hint="make it, or correct its name")
-
-
-class BucketErrors:
-    """Around calls of the library: its errors, of many lines with URLs, become ours of one line."""
-
-    def __init__(self, url: str, what: str) -> None:
-        self._url = url
-        self._what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, FileNotFoundError):
-            if "NoSuchBucket" in str(error):
-                raise NoBucketError(self._url) from None
-            raise ContentNotFoundError(f"{self._what}: is not in {self._url}") from None
-        if error is None or not type(error).__module__.startswith("obstore"):
-            return
-        name = type(error).__name__
-        if name == "AlreadyExistsError":
-            raise AlreadyExistsError(f"{self._what}: is in {self._url} already") from None
-        # These two have no classes of their own.
-        if "NoSuchBucket" in str(error):
-            raise NoBucketError(self._url) from None
-        if "QuotaExceeded" in str(error):
-            raise StoreFullError(f"{self._what}: {self._url} has reached its quota") from None
-        if name in {"PermissionDeniedError", "UnauthenticatedError"}:
-            hint = "look at the access key, and at what it may do in this bucket"
-            raise PreconditionError(f"{self._what}: {self._url} refuses the credentials", hint=hint) from None
-        if name == "InvalidPathError":
-            key = str(error).partition("\n")[0][:_MOST_SHOWN]
-            raise StoreError(
-                f"{self._what}: {self._url} has a key that can't be read: {key!a}", hint="delete or rename that object"
-            ) from None
-        reason = _REASON.search(str(error))
-        why = reason.group().lower() if reason else name
-        raise ContentUnavailableError(f"{self._what}: {self._url} can't be asked ({why})") from None
 
 
 def is_endpoint(text: str) -> bool:
@@ -96,13 +49,22 @@ def is_endpoint(text: str) -> bool:
     return bool(_ENDPOINT.fullmatch(text) and parts.hostname and is_port and "@" not in text)
 
 
-def s3_store(bucket: str, prefix: str, settings: BucketSettings, endpoint: str, *, is_quick: bool = False) -> S3Store:
+def s3_store(
+    bucket: str,
+    prefix: str,
+    settings: BucketSettings,
+    endpoint: str,
+    *,
+    is_quick: bool = False,
+    has_bulk_delete: bool = True,
+) -> S3Store:
     """A connection to a bucket.
 
     Args:
         prefix: of all keys; empty for none.
         endpoint: URL of the service; empty for AWS.
         is_quick: for questions about objects, which fail soon.
+        has_bulk_delete: whether objects are deleted together; not every service can.
 
     Raises:
         ConfigError: a file of a key can't be used, or a variable of the environment.
@@ -116,18 +78,22 @@ def s3_store(bucket: str, prefix: str, settings: BucketSettings, endpoint: str, 
         given["credential_provider"] = lambda: keys
     if endpoint:
         given["endpoint"] = endpoint
+    options: ClientConfig = {
+        "allow_http": endpoint.startswith("http://"),
+        "connect_timeout": _CONNECT,
+        "read_timeout": _QUICK if is_quick else _STALL,
+        "timeout": _QUICK if is_quick else _WHOLE,
+    }
+    if bundle := os.environ.get(_AUTHORITIES):
+        options["root_certificate"] = _authorities(bundle)
     try:
         return S3Store(
             bucket,
             prefix=prefix or None,
             region=settings.region,
-            virtual_hosted_style_request=not endpoint,
-            client_options={
-                "allow_http": endpoint.startswith("http://"),
-                "connect_timeout": _CONNECT,
-                "read_timeout": _QUICK if is_quick else _STALL,
-                "timeout": _QUICK if is_quick else _WHOLE,
-            },
+            virtual_hosted_style_request=not endpoint and _HOST_NAME.fullmatch(bucket) is not None,
+            disable_bulk_delete=not has_bulk_delete,
+            client_options=options,
             retry_config={
                 "max_retries": _QUICK_RETRIES if is_quick else _RETRIES,
                 "retry_timeout": _QUICK if is_quick else _RETRY,
@@ -135,11 +101,20 @@ def s3_store(bucket: str, prefix: str, settings: BucketSettings, endpoint: str, 
             **given,
         )
     except Exception as error:
-        # The library's own, for what it finds in the environment; it may quote it.
+        # The library's own, for what it finds in the environment, or in certificates; it may quote it.
         if type(error).__module__.startswith("obstore"):
             hint = "look at the AWS_ variables of the environment"
             raise ConfigError(f"bucket {settings.url}: its settings can't be used", hint=hint) from None
         raise
+
+
+def _authorities(path: str) -> bytes:
+    """Certificates that are trusted in addition to the system's, as in AWS' own programs."""
+    try:
+        return read_regular(path, _MOST_BUNDLE_BYTES)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: can't be read: {reason}", hint=f"correct the variable {_AUTHORITIES}") from None
 
 
 def _keys(settings: BucketSettings) -> S3Credential:
@@ -168,3 +143,16 @@ def _secret(path: str) -> str:
     if not text or not text.isprintable():
         raise ConfigError(f"{path}: expected a key on one line")
     return text
+
+
+def part_bytes(size: int, least: int) -> int:
+    """How large the parts of an upload are: S3 takes at most 10,000.
+
+    Args:
+        size: bytes of the upload.
+        least: bytes of a part of a small one.
+
+    >>> part_bytes(10**9, 8 << 20) >> 20, part_bytes(100 << 30, 8 << 20) >> 20
+    (8, 11)
+    """
+    return max(least, -(-size // (_MOST_PARTS * _PART_STEP_BYTES)) * _PART_STEP_BYTES)

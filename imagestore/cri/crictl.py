@@ -1,17 +1,19 @@
 """crictl's endpoints: its environment variables and its configuration file.
 
-As in crictl an unknown key or a wrong type is an error, and a variable takes precedence over the file. Read only if the
-user asks for crictl's settings.
+As in crictl a value is the text that stands there, whether it is quoted or not; an unknown key or another type is an
+error, and a variable takes precedence over the file. Read only if the user asks for crictl's settings.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError
+from imagestore.util.text import go_boolean
 from imagestore.util.yaml_documents import read_documents
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ PATH_VARIABLE: Final = "CRI_CONFIG_FILE"
 RUNTIME_VARIABLE: Final = "CONTAINER_RUNTIME_ENDPOINT"
 IMAGE_VARIABLE: Final = "IMAGE_SERVICE_ENDPOINT"
 _WORDS: Final[dict[type, str]] = {str: "a text", int: "a whole number", bool: "true or false"}
+#: As Go's strconv.Atoi reads it.
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _KEYS: Final[dict[str, type]] = {
     "runtime-endpoint": str,
     "image-endpoint": str,
@@ -30,6 +34,7 @@ _KEYS: Final[dict[str, type]] = {
     "debug": bool,
     "pull-image-on-create": bool,
     "disable-pull-on-run": bool,
+    "enable-streaming": bool,
 }
 
 
@@ -70,22 +75,28 @@ def find(environment: Mapping[str, str], path: Path | None = None) -> CrictlSett
 
 
 def _read(path: Path) -> CrictlSettings:
-    documents = read_documents(path)
+    documents = read_documents(path, is_typed=False)
     if len(documents) > 1:
         raise ConfigError(f"{path}: expected one document, found {len(documents)}")
-    found = documents[0] if documents else {}
-    for key, value in found.items():
-        _check(f"{path}: {key[:60]}", key, value)
+    found = {key: _value(f"{path}: {key[:60]}", key, text) for key, text in (documents[0] if documents else {}).items()}
     return CrictlSettings(
-        found.get("runtime-endpoint") or "", found.get("image-endpoint") or "", float(found.get("timeout") or 0) or None
+        str(found.get("runtime-endpoint", "")),
+        str(found.get("image-endpoint", "")),
+        float(found.get("timeout", 0)) or None,
     )
 
 
-def _check(where: str, key: str, value: Any) -> None:
+def _value(where: str, key: str, text: Any) -> str | int | bool:
     kind = _KEYS.get(key)
     if kind is None:
         raise ConfigError(f"{where}: not one of crictl's keys", hint=f"known: {', '.join(sorted(_KEYS))}")
-    if value is not None and type(value) is not kind:
-        raise ConfigError(f"{where}: expected {_WORDS[kind]}, got {str(value)[:60]!r}")
+    value: str | int | bool | None = text if isinstance(text, str) else None
+    if isinstance(text, str) and kind is bool:
+        value = go_boolean(text)
+    elif isinstance(text, str) and kind is int:
+        value = int(text) if _INTEGER.fullmatch(text) else None
+    if value is None:
+        raise ConfigError(f"{where}: expected {_WORDS[kind]}, got {str(text)[:60]!r}")
     if isinstance(value, int) and value < 0:
         raise ConfigError(f"{where}: expected a whole number from 0 on, got {value}")
+    return value

@@ -178,7 +178,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
                 watch = ProgressWatch(observer, limit) if limit is not None else None
 
                 def _pull(store: ImageStore, token: CancelToken) -> str:
-                    with self._readiness.pulling(handler, watch or observer) as seen:
+                    with self._readiness.pulling(handler, watch or observer, token) as seen:
                         image = store.pull(
                             key.reference, runtime_handler=handler, credentials=credentials, observer=seen, cancel=token
                         )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from imagestore.cri.model import FilesystemUsage
     from imagestore.oci.digest import Digest
     from imagestore.registry.events import Observer
+    from imagestore.util.cancel import CancelToken
 
 
 class Readiness(Protocol):
@@ -32,8 +33,10 @@ class Readiness(Protocol):
     def removed(self) -> Future[None]:
         """Records were removed from the store: take away what isn't wanted any more."""
 
-    def pulling(self, runtime_handler: str, observer: Observer) -> AbstractContextManager[Observer]:
-        """Around a pull: gives the observer to pull with; what a failed one began is ended."""
+    def pulling(
+        self, runtime_handler: str, observer: Observer, cancel: CancelToken
+    ) -> AbstractContextManager[Observer]:
+        """Around a pull with this token: gives the observer to pull with; what a failed one began is ended."""
 
     def file_systems(self) -> Sequence[FilesystemUsage]:
         """What the runtime's images use, the default file system first; never raises, and answers within seconds."""
@@ -50,7 +53,9 @@ class AlwaysReady:
         """See Readiness."""
         return _DONE
 
-    def pulling(self, runtime_handler: str, observer: Observer) -> AbstractContextManager[Observer]:
+    def pulling(
+        self, runtime_handler: str, observer: Observer, cancel: CancelToken
+    ) -> AbstractContextManager[Observer]:
         """See Readiness."""
         return contextlib.nullcontext(observer)
 

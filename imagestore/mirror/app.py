@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
+import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import urlencode
@@ -27,6 +27,7 @@ from imagestore.mirror.fill import RestartedError
 from imagestore.mirror.upstreams import INSTANCE_HEADER, REPLICA_HEADER
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_INDEX, OCTETS
+from imagestore.store.archive.layout import render, render_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,12 +36,15 @@ if TYPE_CHECKING:
     from imagestore.mirror.blobs import BlobSource
     from imagestore.mirror.service import Mirror
     from imagestore.mirror.upstreams import Repository
+    from imagestore.oci.descriptor import Descriptor
 
 log = logging.getLogger(__name__)
 
 #: Answers a request.
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+#: The value of ``Server`` in every answer, those of the HTTP library too.
+SERVER: Final = "imagestore"
 #: Headers of aiohttp's own refusals that are passed on.
 _KEPT: Final = ("Content-Range", "Allow")
 #: A client that doesn't take so many bytes in so many seconds is disconnected; it may ask for the rest.
@@ -48,6 +52,8 @@ _WINDOW_BYTES: Final = 4 * 1024 * 1024
 _WINDOW_SECONDS: Final = 60.0
 _PIECE_BYTES: Final = 64 * 1024
 _MOST_LISTED: Final = 10_000
+#: One range of bytes (RFC 9110, section 14.1.2).
+_RANGE: Final = re.compile(r"(?i:bytes)=(?:([0-9]{1,1000})-([0-9]{0,1000})|-([0-9]{1,1000}))")
 _NOT_FOUND: Final = frozenset(
     {Category.NOT_FOUND, Category.INVALID_ARGUMENT, Category.PERMISSION_DENIED, Category.UNAUTHENTICATED}
 )
@@ -62,10 +68,13 @@ class MirrorApp:
     def application(self) -> web.Application:
         """The application for aiohttp's runner."""
         application = web.Application(middlewares=[self._answered])
+        application.on_response_prepare.append(_named)
         application.router.add_get("/healthz", self._health)
+        application.router.add_get("/v2", self._base)
         application.router.add_get("/v2/", self._base)
         application.router.add_get("/v2/_catalog", self._catalog)
         application.router.add_get("/v2/{name:.+}/manifests/{reference}", self._manifest)
+        application.router.add_route("*", "/v2/{name:.+}/blobs/uploads{rest:(/.*)?}", self._uploads)
         application.router.add_get("/v2/{name:.+}/blobs/{digest}", self._blob)
         application.router.add_get("/v2/{name:.+}/tags/list", self._tags)
         application.router.add_get("/v2/{name:.+}/referrers/{digest}", self._referrers)
@@ -108,6 +117,8 @@ class MirrorApp:
         reference = repository.reference(request.match_info["reference"])
         found = await self._mirror.document(repository, reference)
         headers = {**_headers(found.descriptor.digest), **found.freshness.headers()}
+        if _is_known(request, found.descriptor.digest):
+            return web.Response(status=304, headers=headers)
         headers["Content-Type"] = found.descriptor.media_type
         if request.method == "GET" and not repository.is_for_replica:
             self._mirror.counters.count("served_bytes", repository.upstream.name, len(found.raw))
@@ -116,8 +127,11 @@ class MirrorApp:
     async def _blob(self, request: web.Request) -> web.StreamResponse:
         repository, digest = self._repository(request), Digest.parse(request.match_info["digest"])
         headers = {**_headers(digest), "Content-Type": OCTETS}
-        if request.method == "HEAD":
+        is_known = _is_known(request, digest)
+        if request.method == "HEAD" or is_known:
             known = await self._mirror.blobs.find(repository, digest)
+            if is_known:
+                return web.Response(status=304, headers=_headers(digest))
             headers |= {"Content-Length": str(known.size), "Accept-Ranges": "bytes"}
             return web.Response(headers=headers)
         if not repository.is_for_replica and (location := await self._mirror.blobs.location(repository, digest)):
@@ -130,6 +144,9 @@ class MirrorApp:
                 self._mirror.counters.count("served_bytes", repository.upstream.name, byte_count)
 
         return await _send_blob(request, found, headers, _served)
+
+    async def _uploads(self, request: web.Request) -> web.Response:
+        raise web.HTTPMethodNotAllowed(request.method, [])
 
     async def _tags(self, request: web.Request) -> web.Response:
         repository = self._repository(request)
@@ -156,9 +173,9 @@ class MirrorApp:
         index = {
             "schemaVersion": 2,
             "mediaType": OCI_INDEX,
-            "manifests": [each.members() for each in found.entries],
+            "manifests": [render_descriptor(each) for each in found.entries],
         }
-        return web.Response(body=json.dumps(index).encode(), headers=headers)
+        return web.Response(body=render(index), headers=headers)
 
     def _repository(self, request: web.Request) -> Repository:
         name, namespace = request.match_info["name"], request.query.get("ns", "")
@@ -185,11 +202,21 @@ def _page(request: web.Request, names: Sequence[str]) -> tuple[list[str], dict[s
     return page, headers
 
 
+async def _named(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = SERVER
+
+
 def _headers(digest: Digest | None = None) -> dict[str, str]:
-    headers = {"Docker-Distribution-Api-Version": "registry/2.0", "Server": "imagestore"}
+    headers = {"Docker-Distribution-Api-Version": "registry/2.0"}
     if digest is not None:
-        headers["Docker-Content-Digest"] = str(digest)
+        headers |= {"Docker-Content-Digest": str(digest), "ETag": f'"{digest}"'}
     return headers
+
+
+def _is_known(request: web.Request, digest: Digest) -> bool:
+    """Whether the client has this content already, by its ``If-None-Match``; some clients leave out the quotes."""
+    tags = [tag.strip() for value in request.headers.getall("If-None-Match", []) for tag in value.split(",")]
+    return any(tag == "*" or tag.removeprefix("W/").strip('"') == str(digest) for tag in tags)
 
 
 def _refusal(request: web.Request, error: ImageStoreError) -> web.Response:
@@ -220,7 +247,7 @@ async def _send_blob(
     """
     with contextlib.closing(source):
         size = source.descriptor.size
-        start, end, status = _range(request, size)
+        start, end, status = _range(request, source.descriptor)
         if not size:
             # Its answer is complete with the head.
             await source.available(start, end)
@@ -279,15 +306,22 @@ def _cut_off(request: web.Request, why: str, *, level: int = logging.WARNING) ->
         request.transport.abort()
 
 
-def _range(request: web.Request, size: int) -> tuple[int, int, int]:
-    """First byte, the one behind the last, and the status (RFC 9110, section 14); for several ranges the whole blob."""
-    try:
-        wanted = request.http_range
-    except ValueError:
+def _range(request: web.Request, blob: Descriptor) -> tuple[int, int, int]:
+    """First byte, the one behind the last, and the status (RFC 9110, sections 13.1.5 and 14).
+
+    The whole blob for several ranges, for what is no range, and if ``If-Range`` doesn't name this blob.
+    """
+    size, condition = blob.size, request.headers.get("If-Range")
+    wanted = _RANGE.fullmatch(request.headers.get("Range", "").strip())
+    if wanted is None or condition not in (None, f'"{blob.digest}"'):
         return 0, size, 200
-    if wanted.start is None and wanted.stop is None:
-        return 0, size, 200
-    start, stop, _ = wanted.indices(size)
+    first, last, suffix = wanted.groups()
+    if suffix is not None:
+        start, stop = max(0, size - int(suffix)), size
+    else:
+        start, stop = int(first), min(size, int(last) + 1) if last else size
+        if last and int(last) < start:
+            return 0, size, 200
     if start >= stop:
         raise web.HTTPRequestRangeNotSatisfiable(headers={"Content-Range": f"bytes */{size}"})
     return start, stop, 206

@@ -22,6 +22,7 @@ from imagestore.errors import (
     ReferenceNotFoundError,
 )
 from imagestore.mirror.freshness import FRESH, Freshness
+from imagestore.oci.decode import limit_of
 from imagestore.oci.index import Index
 from imagestore.oci.manifest import Manifest
 from imagestore.oci.media_types import Kind
@@ -49,9 +50,6 @@ if TYPE_CHECKING:
     from imagestore.util.cancel import CancelToken
 
 log = logging.getLogger(__name__)
-
-#: The longest index or manifest that is kept; registries and pullers agree on 4 MiB.
-MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +149,7 @@ class DocumentSource:
             freshness = FRESH
         is_new = raw is not None
         if raw is None:
-            raw = self._stored.read(store, target.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+            raw = self._stored.read(store, target.digest, limit_bytes=limit_of(target.kind))
         else:
             self._counters.count(
                 "replicated_bytes" if is_from_replica else "fetched_bytes", repository.upstream.name, len(raw)
@@ -218,7 +216,7 @@ class DocumentSource:
     def _read(self, store: ImageStore, document: Descriptor) -> bytes | None:
         """A document's verified bytes; None if it isn't in the store any more. A damaged one is deleted."""
         try:
-            return self._stored.read(store, document.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+            return self._stored.read(store, document.digest, limit_bytes=limit_of(document.kind))
         except ContentNotFoundError:
             pass
         except IntegrityError:

@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from imagestore.errors import ConfigError, InvalidInputError, ServerError
-from imagestore.mirror.app import Handler, MirrorApp
+from imagestore.mirror.app import SERVER, Handler, MirrorApp
 from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ _HANDSHAKE_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 5.0
 #: A client that takes none of its pending bytes for so long is disconnected. Blobs have their own limit in ``app``.
 _STUCK_SECONDS: Final = 60.0
-_MOST_HEAD_BYTES: Final = 8190
+#: For the request line, and for each field: clients may send long tokens meant for the registry.
+_MOST_HEAD_BYTES: Final = 32 * 1024
 _BACKLOG: Final = 1024
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 
@@ -94,16 +95,7 @@ class Listener:
         context = tls_context(settings)
         application = MirrorApp(self._mirror).application()
         application.middlewares.append(self._noted)
-        self._runner = web.AppRunner(
-            application,
-            handle_signals=False,
-            access_log=None,
-            logger=_ServerLog(logging.getLogger("aiohttp.server")),
-            keepalive_timeout=_KEEP_ALIVE_SECONDS,
-            max_line_size=_MOST_HEAD_BYTES,
-            max_field_size=_MOST_HEAD_BYTES,
-            shutdown_timeout=drain_seconds,
-        )
+        self._runner = web.AppRunner(application, handle_signals=False, access_log=None, shutdown_timeout=drain_seconds)
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         try:
@@ -141,8 +133,16 @@ class Listener:
             return _Refused()
         if len(server.connections) >= self._mirror.upstreams.settings.max_connections:
             return _Refused()
-        protocol: web.RequestHandler = server()
-        self._waiting[protocol] = asyncio.get_running_loop().time() + _FIRST_REQUEST_SECONDS
+        loop = asyncio.get_running_loop()
+        protocol = _Connection(
+            server,
+            loop=loop,
+            access_log=None,  # type: ignore[arg-type]  # which is how aiohttp spells "none"
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            max_line_size=_MOST_HEAD_BYTES,
+            max_field_size=_MOST_HEAD_BYTES,
+        )
+        self._waiting[protocol] = loop.time() + _FIRST_REQUEST_SECONDS
         return protocol
 
     @web.middleware
@@ -176,15 +176,30 @@ class Listener:
                     each.abort()
 
 
-class _ServerLog(logging.LoggerAdapter[logging.Logger]):
-    """aiohttp's log, in which a client that sends no HTTP is a line."""
+class _Connection(web.RequestHandler):
+    """aiohttp's, whose own errors come from this server, too."""
 
-    def exception(self, msg: object, *args: object, exc_info: Any = True, **named: Any) -> None:
-        """Log an error with its traceback, unless it is the client's."""
-        if isinstance(exc_info, HttpProcessingError):
-            log.debug("refused what is no HTTP request: %s", " ".join(exc_info.message.split()))
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """See web.RequestHandler."""
+        response = super().handle_error(request, status, exc, message)
+        response.headers["Server"] = SERVER
+        return response
+
+    def log_exception(self, *args: Any, **named: Any) -> None:
+        """Log an error with its traceback, unless it is the client's: one that sends no HTTP is a line."""
+        error = named.get("exc_info")
+        if isinstance(error, HttpProcessingError):
+            log.debug("refused what is no HTTP request: %s", " ".join(error.message.split()))
         else:
-            super().exception(msg, *args, exc_info=exc_info, **named)
+            super().log_exception(*args, **named)
 
 
 class _Refused(asyncio.Protocol):

@@ -18,20 +18,27 @@ T = TypeVar("T", int, Duration)
 
 
 class Members:
-    """One object of a configuration; None counts as empty. Every method raises ConfigError with the member's path."""
+    """One object of a configuration; None counts as empty. Every method raises ConfigError with the member's path.
 
-    def __init__(self, value: object, path: str) -> None:
+    Args:
+        value: the object.
+        path: its path.
+        spelling: paths of members as the file has them, where it spells them otherwise.
+    """
+
+    def __init__(self, value: object, path: str, spelling: Mapping[str, str] | None = None) -> None:
         if value is not None and not isinstance(value, dict):
             raise ConfigError(f"{path}: expected an object, found {_shown(value)}")
         self._value: Mapping[str, object] = value or {}
         self.path = path
+        self.spelling = spelling or {}
 
     def __contains__(self, name: str) -> bool:
         return self._value.get(name) is not None
 
     def below(self, name: str) -> Members:
         """A member that is an object; empty if it is missing."""
-        return Members(self._value.get(name), self._at(name))
+        return Members(self._value.get(name), self._path_of(name), self.spelling)
 
     def text(self, name: str) -> str | None:
         """A text; an empty one counts as not given."""
@@ -39,6 +46,10 @@ class Members:
         if found is not None and not isinstance(found, str):
             raise self._wrong(name, "a text")
         return found or None
+
+    def is_text(self, name: str) -> bool:
+        """Whether a member is a text."""
+        return isinstance(self._value.get(name), str)
 
     def integer(self, name: str) -> int | None:
         """A whole number of 32 bits."""
@@ -53,7 +64,7 @@ class Members:
             try:
                 return parse_quantity(found).value()
             except InvalidInputError as error:
-                raise ConfigError(f"{self._at(name)}: {error}") from error
+                raise ConfigError(f"{self.at(name)}: {error}") from error
         return self._integer(name, 63)
 
     def boolean(self, name: str) -> bool | None:
@@ -73,7 +84,7 @@ class Members:
         try:
             return Duration.parse(text)
         except InvalidInputError as error:
-            raise ConfigError(f"{self._at(name)}: {error}", hint=error.hint) from error
+            raise ConfigError(f"{self.at(name)}: {error}", hint=error.hint) from error
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts."""
@@ -95,9 +106,22 @@ class Members:
         return found
 
     def _wrong(self, name: str, expected: str) -> ConfigError:
-        return ConfigError(f"{self._at(name)}: expected {expected}, found {_shown(self._value.get(name))}")
+        return ConfigError(f"{self.at(name)}: expected {expected}, found {_shown(self._value.get(name))}")
 
-    def _at(self, name: str) -> str:
+    def at(self, name: str) -> str:
+        """The path of a member as the file has it, for errors."""
+        path = self._path_of(name)
+        return self.spelling.get(path, path)
+
+    def endpoint(self, name: str, text: str) -> str:
+        """The runtime endpoint that a member gives; see endpoint_url()."""
+        try:
+            endpoint_url(text)
+        except ConfigError as error:
+            raise ConfigError(f"{self.at(name)}: {error}" if name in self else str(error), hint=error.hint) from error
+        return text
+
+    def _path_of(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
 
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 DOCKER_CONFIG_JSON: Final = "kubernetes.io/dockerconfigjson"
 DOCKER_CFG: Final = "kubernetes.io/dockercfg"
-_KEYS: Final = {DOCKER_CONFIG_JSON: ".dockerconfigjson", DOCKER_CFG: ".dockercfg"}
+#: The key of a secret's content by its type.
+DATA_KEYS: Final = {DOCKER_CONFIG_JSON: ".dockerconfigjson", DOCKER_CFG: ".dockercfg"}
 _MAX_BYTES: Final = 1024 * 1024  # of a Kubernetes secret
 _ESCAPED: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
@@ -156,7 +157,7 @@ def with_secrets(secrets: Sequence[PullSecret], node: Keyring) -> Keyring:
     """
     entries: list[tuple[str, AuthConfig, SecretSource | None]] = []
     for secret in secrets:
-        key = _KEYS.get(secret.type)
+        key = DATA_KEYS.get(secret.type)
         data = secret.data.get(key, b"") if key is not None else b""
         if not data:
             continue

@@ -91,18 +91,26 @@ class KubeletImageSettings:
     gates: FeatureGates = field(default_factory=FeatureGates)
 
     @classmethod
-    def parse(cls, value: Mapping[str, object], *, path: str = "", is_zero_given: bool = False) -> Self:
+    def parse(
+        cls,
+        value: Mapping[str, object],
+        *,
+        path: str = "",
+        spelling: Mapping[str, str] | None = None,
+        is_zero_given: bool = False,
+    ) -> Self:
         """Read a decoded KubeletConfiguration; members that are not about images are ignored.
 
         Args:
             value: the object.
             path: of the object in its file, for errors.
+            spelling: see Members.
             is_zero_given: a zero is a value even where the kubelet replaces it by the default.
 
         Raises:
             ConfigError: a member has the wrong type, or the request timeout isn't positive. faults() checks the rest.
         """
-        given = Members(value, path)
+        given = Members(value, path, spelling)
         is_default = not is_zero_given
         timeout = or_default(given.duration(_TIMEOUT), _TWO_MINUTES, is_zero_default=is_default)
         minimum = or_default(given.duration("imageMinimumGCAge"), _TWO_MINUTES, is_zero_default=is_default)
@@ -119,7 +127,7 @@ class KubeletImageSettings:
             max_parallel_image_pulls=parallel,
             registry_pull_qps=or_default(given.integer("registryPullQPS"), 5),
             registry_burst=or_default(given.integer("registryBurst"), 10, is_zero_default=is_default),
-            runtime_request_timeout=positive(timeout, f"{path}.{_TIMEOUT}" if path else _TIMEOUT),
+            runtime_request_timeout=positive(timeout, given.at(_TIMEOUT)),
             container_runtime_endpoint=runtime,
             image_service_endpoint=given.text("imageServiceEndpoint") or runtime,
             node_status_max_images=or_default(given.integer("nodeStatusMaxImages"), 50),

@@ -22,14 +22,17 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from imagestore.errors import DocumentError
+from imagestore.oci.media_types import Kind
 from imagestore.util.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-#: Largest index, manifest or config read, in bytes; what registries and pullers agree on (registries answer 413 above).
+#: Largest manifest or config read, in bytes; what registries and pullers agree on (registries answer 413 above).
 MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
+#: Largest index: those of registries that take longer ones list thousands of entries with annotations.
+MAX_INDEX_BYTES: Final = 16 * 1024 * 1024
 MAX_DEPTH: Final = 32
 MAX_FAULTS: Final = 20
 # A hostile document has millions, each a thousand bytes in the library's words.
@@ -47,6 +50,11 @@ _SMALL_BYTES: Final = 256 * 1024
 D = TypeVar("D")
 
 type_names: Final = {dict: "object", list: "array", str: "string", int: "integer", bool: "boolean", type(None): "null"}
+
+
+def limit_of(kind: Kind) -> int:
+    """Most bytes of a document of a kind."""
+    return MAX_INDEX_BYTES if kind is Kind.INDEX else MAX_DOCUMENT_BYTES
 
 
 def decode(raw: bytes, what: str, *, limit_bytes: int = MAX_DOCUMENT_BYTES) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from imagestore.oci.typed_members import Members
 from imagestore.util.text import is_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, Self
 
     from imagestore.oci.manifest import Manifest
@@ -154,11 +154,16 @@ class ImageConfig:
             for step in steps
         )
 
-    def check_layers(self, layers: Sequence[Descriptor], *, what: str) -> None:
+    def check_layers(
+        self, layers: Sequence[Descriptor], *, what: str, is_plain: Callable[[Descriptor], bool] = lambda _: False
+    ) -> None:
         """Check the diff ids against the layers of a manifest, as far as that can be done without reading a layer.
 
         There is one for each layer. The diff id of a plain tar is its digest, so a digest among the diff ids stands at
         the layer's own place. A layer that occurs twice has one diff id.
+
+        Args:
+            is_plain: whether a layer whose bytes decide, by its media type, is a plain tar.
 
         Raises:
             DocumentError: they contradict each other.
@@ -170,10 +175,9 @@ class ImageConfig:
         faults = []
         for number, (layer, diff_id) in enumerate(zip(layers, self.diff_ids, strict=True)):
             first, before = seen.setdefault(layer.digest, (number, diff_id))
-            is_tar = layer.digest in known or media_types.bare(layer.media_type) in media_types.PLAIN_LAYERS
-            is_comparable = layer.digest.algorithm == diff_id.algorithm
+            is_other = layer.digest.algorithm == diff_id.algorithm and layer.digest != diff_id
             said = f"$.rootfs.diff_ids[{number}]: the diff id is {diff_id}, but layer {number}"
-            if is_tar and is_comparable and layer.digest != diff_id:
+            if is_other and (layer.digest in known or _is_plain(layer, is_plain)):
                 faults.append(f"{said} is the plain tar {layer.digest}{self._place(layer.digest)}")
             elif before != diff_id:
                 faults.append(f"{said} is also layer {first}, whose diff id is {before}")
@@ -184,6 +188,11 @@ class ImageConfig:
         if digest not in self.diff_ids:
             return ""
         return f", which is diff id {self.diff_ids.index(digest)}: the layers are in another order"
+
+
+def _is_plain(layer: Descriptor, by_its_bytes: Callable[[Descriptor], bool]) -> bool:
+    media_type = media_types.bare(layer.media_type)
+    return media_type in media_types.PLAIN_LAYERS or (media_type in media_types.DOUBTFUL_LAYERS and by_its_bytes(layer))
 
 
 def image_config(manifest: Manifest, raw: bytes, *, what: str) -> ImageConfig | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import media_types
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES, in_turn, parse_with_faults
+from imagestore.oci.decode import MAX_INDEX_BYTES, in_turn, parse_with_faults
 from imagestore.oci.descriptor import Descriptor, parse_descriptor
 from imagestore.oci.other_documents import check_media_type, decode_index_or_manifest
 from imagestore.oci.typed_members import ENTRY_TYPE, Members
@@ -45,7 +45,7 @@ class Index:
 
     @classmethod
     def parse(
-        cls, raw: bytes, *, media_type: str = "", what: str = "index", limit_bytes: int = MAX_DOCUMENT_BYTES
+        cls, raw: bytes, *, media_type: str = "", what: str = "index", limit_bytes: int = MAX_INDEX_BYTES
     ) -> Self:
         """Read an index from its (verified) bytes.
 

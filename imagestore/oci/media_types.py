@@ -37,7 +37,9 @@ OCTETS: Final = "application/octet-stream"
 GENERIC_CONFIGS: Final = frozenset({"", OCTETS, "application/json", "text/html"})
 
 #: Layers that are tar archives as they are.
-PLAIN_LAYERS: Final = frozenset({OCI_LAYER, OCI_FOREIGN_LAYER, DOCKER_LAYER, DOCKER_FOREIGN_TAR})
+PLAIN_LAYERS: Final = frozenset({OCI_LAYER, OCI_FOREIGN_LAYER})
+#: Docker's types of such layers, which some writers gave to compressed ones.
+DOUBTFUL_LAYERS: Final = frozenset({DOCKER_LAYER, DOCKER_FOREIGN_TAR})
 
 
 class Kind(enum.Enum):

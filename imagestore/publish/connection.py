@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -17,14 +16,12 @@ import imagestore.publish.content_writes as content_writes
 import imagestore.publish.leases as leases
 from imagestore.errors import ContentNotFoundError, PreconditionError, UnsupportedError
 from imagestore.oci.digest import Digest
-from imagestore.publish.blobs import new_locks
 from imagestore.publish.content_folder import ContentFolder
 from imagestore.publish.model import ContentWay
-from imagestore.publish.publication import LAYERS_AT_ONCE
 from imagestore.publish.unpacked import UnpackedImages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
 
     from imagestore.content.api import ContentStore
     from imagestore.publish.containerd import Containerd
@@ -50,8 +47,6 @@ class Connection:
         way: how layers come into it.
         way_reason: why not by a cheaper way; empty for the cheapest.
         unpacked: which images are unpacked.
-        slots: for layers that are brought or unpacked at a time, of all images together.
-        locks: of blobs that are brought.
     """
 
     version: str
@@ -60,8 +55,6 @@ class Connection:
     way: ContentWay
     way_reason: str
     unpacked: UnpackedImages
-    slots: threading.BoundedSemaphore
-    locks: Sequence[threading.Lock]
 
 
 def connect(
@@ -71,6 +64,7 @@ def connect(
     *,
     mode: str,
     takes_over: bool,
+    is_first: bool,
     images_at_work: Callable[[], Collection[str]],
 ) -> Connection:
     """Ask containerd what it is, try how content comes into it, and clear what a killed publisher left.
@@ -83,6 +77,7 @@ def connect(
         owner: whose records they are.
         mode: one of CONTENT_MODES.
         takes_over: records that a store of this id made on another machine count as this store's.
+        is_first: no thread of this process has files in containerd's folder.
         images_at_work: ids of images whose leases are work's of this process.
 
     Raises:
@@ -93,13 +88,13 @@ def connect(
     version, plugins = client.version(), client.plugins()
     _refuse_other_machines(client, owner, takes_over=takes_over)
     folder, way, reason = find_way(client, store.content, plugins, owner.store_id, mode)
+    if folder is not None and is_first:
+        _clear(folder)
     left = leases.end_left(client, owner.store_id, images_at_work)
     if left:
         log.info("leases of an earlier publisher ended", extra={"leases": len(left)})
     log.info("containerd connected", extra={"version": version, "way": way.value, "reason": reason})
-    slots = threading.BoundedSemaphore(LAYERS_AT_ONCE)
-    unpacked = UnpackedImages(client, plugins.snapshotters)
-    return Connection(version, plugins, folder, way, reason, unpacked, slots, new_locks())
+    return Connection(version, plugins, folder, way, reason, UnpackedImages(client, plugins.snapshotters))
 
 
 def find_way(
@@ -121,7 +116,6 @@ def find_way(
                 lambda digest, size: content_writes.offset_of(client, lease, digest, size, lease) == size,
             )
             if not reason:
-                _clear(folder)
                 return folder, way, "; ".join(reasons)
             reasons.append(f"{way.value}: {reason}")
     finally:

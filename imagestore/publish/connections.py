@@ -7,10 +7,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ImageStoreError
-from imagestore.publish.blobs import BlobBringer
+from imagestore.publish.blobs import BlobBringer, new_locks
 from imagestore.publish.connection import Connection, connect
 from imagestore.publish.owner_state import OwnerState
-from imagestore.publish.publication import PublishContext
+from imagestore.publish.publication import LAYERS_AT_ONCE, PublishContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +62,10 @@ class Connections:
         self._clock = clock
         self._connecting = threading.Lock()
         self._known: Connection | None = None
+        self._was_connected = False
+        # Not of one connection: work on an earlier one may still end.
+        self._slots = threading.BoundedSemaphore(LAYERS_AT_ONCE)
+        self._locks = new_locks()
         self.keeps_layers = mode != "auto"
 
     @property
@@ -85,8 +89,10 @@ class Connections:
                     self._owner,
                     mode=self._mode,
                     takes_over=self._takes_over,
+                    is_first=not self._was_connected,
                     images_at_work=self._states.images_at_work,
                 )
+                self._was_connected = True
                 self._owner_lock.note(self.state(""))
             return self._known
 
@@ -133,10 +139,10 @@ class Connections:
                 connection.folder,
                 self._owner.store_id,
                 is_durable=self.keeps_layers,
-                locks=connection.locks,
+                locks=self._locks,
             ),
             owner=self._owner,
             keeps_layers=self.keeps_layers,
             clock=self._clock,
-            slots=connection.slots,
+            slots=self._slots,
         )

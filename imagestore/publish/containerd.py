@@ -35,7 +35,7 @@ import imagestore.protos.cri.api_pb2_grpc as cri_grpc
 from imagestore.errors import AlreadyExistsError, NotFoundError
 from imagestore.protos.google.protobuf.empty_pb2 import Empty
 from imagestore.protos.google.protobuf.field_mask_pb2 import FieldMask
-from imagestore.publish.containerd_values import Container, Plugins, Usage
+from imagestore.publish.containerd_values import Container, Plugins, Usage, error_of
 from imagestore.publish.wanted import PINNED, ActualImage
 from imagestore.util.cancel import CancelToken
 from imagestore.util.endpoint import Endpoint
@@ -79,7 +79,7 @@ class Containerd:
         endpoint = Endpoint.parse(address)
         self.address = endpoint.text
         self.namespace = namespace
-        self._channel = GrpcChannel(endpoint, CALL_SECONDS, cancel=cancel)
+        self._channel = GrpcChannel(endpoint, CALL_SECONDS, cancel=cancel, error_of=error_of)
         raw = self._channel.raw
         self._containers = containers_grpc.ContainersStub(raw)
         self._content = content_grpc.ContentStub(raw)
@@ -232,10 +232,10 @@ class Containerd:
     def write(
         self, lease: str, cancel: CancelToken | None = None
     ) -> AbstractContextManager[Exchange[content_pb2.WriteContentRequest, content_pb2.WriteContentResponse]]:
-        """A running write; see content_writes."""
+        """A running write; see content_writes. With a token, its deadline is the only limit."""
         metadata = self.metadata(lease)
         return self._channel.exchange(
-            self._content.Write, "Content.Write", cancel=cancel, has_limit=False, metadata=metadata
+            self._content.Write, "Content.Write", cancel=cancel, has_limit=cancel is None, metadata=metadata
         )
 
     def abort_write(self, ref: str) -> None:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ServiceUnavailableError, StoreFullError
+from imagestore.util import rpc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from imagestore.errors import ImageStoreError
+
+#: ENOSPC and EDQUOT, as Go spells them; containerd has no status of its own for them.
+_FULL: Final = ("no space left on device", "disk quota exceeded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +50,11 @@ class Usage:
     used_bytes: int
     inodes_used: int
     timestamp: int
+
+
+def error_of(status: object, *, endpoint: str, method: str) -> ImageStoreError:
+    """containerd's error; as rpc.error_of(), and StoreFullError if its disk is full."""
+    error = rpc.error_of(status, endpoint=endpoint, method=method)
+    if not isinstance(error, ServiceUnavailableError) and any(each in str(error).lower() for each in _FULL):
+        return StoreFullError(str(error), hint="free space where containerd has its root, or add some")
+    return error

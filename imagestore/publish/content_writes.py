@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 WriteStream: TypeAlias = "Exchange[content_pb2.WriteContentRequest, content_pb2.WriteContentResponse]"
 
 CHUNK_BYTES: Final = 1024 * 1024
+#: A write that is slower, on average, is taken for one that hangs; half a minute more is for its begin and end.
+_LEAST_BYTES_A_SECOND: Final = 256 * 1024
+_LEAST_SECONDS: Final = 30.0
 #: Chunks on their way before the first is acknowledged.
 _AHEAD: Final = 4
 
@@ -86,13 +89,15 @@ def send(
     Raises:
         IntegrityError: the bytes have another digest or size; the write is gone.
         ServiceUnavailableError: another client writes under this name, or containerd can't be reached.
+        DeadlineExceededError: containerd takes the bytes too slowly.
     """
+    seconds = _LEAST_SECONDS + size / _LEAST_BYTES_A_SECOND
     begin = content_pb2.WriteContentRequest(action=content_pb2.STAT, ref=ref, total=size, expected=str(digest))
     end = content_pb2.WriteContentRequest(
         action=content_pb2.COMMIT, total=size, offset=size, expected=str(digest), labels=labels
     )
     try:
-        with client.write(lease, cancel) as stream:
+        with cancel.child(deadline_seconds=seconds) as token, client.write(lease, token) as stream:
             start = _ask(stream, begin).offset
             if start < size:
                 source.seek(start)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: As old as containerd lets its own figures become.
 _KEPT_SECONDS: Final = 10.0
 _ANSWER_SECONDS: Final = 2.0
+#: Between two questions to a containerd that is away.
+_RETRY_SECONDS: Final = 5.0
 
 
 class ImageFileSystems:
@@ -45,8 +47,8 @@ class ImageFileSystems:
                 self._known = self._client.cri_image_filesystems(seconds=_ANSWER_SECONDS)
                 self._until = time.monotonic() + _KEPT_SECONDS
             except ImageStoreError:
-                if not self._known:
-                    return self._of_root()
+                self._known = self._known or self._of_root()
+                self._until = time.monotonic() + _RETRY_SECONDS
             return self._known
 
     def _of_root(self) -> Sequence[Usage]:

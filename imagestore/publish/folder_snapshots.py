@@ -10,12 +10,11 @@ whole by itself; one can be removed while others stand on it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from imagestore.errors import AlreadyExistsError, InvalidInputError, NotFoundError, PreconditionError
 from imagestore.oci.digest import VERIFIABLE, Digest
 from imagestore.oci.image_config import chain_id as chain_of
 from imagestore.registry.events import ignore
@@ -24,6 +23,7 @@ from imagestore.store.unpack.limits import UnpackLimits
 from imagestore.store.unpack.stacked import unpack_onto
 from imagestore.util.cancel import CancelToken
 from imagestore.util.failpoint import reach
+from imagestore.util.file_locks import flock_shared
 from imagestore.util.files import sync_file_system, write_refusal
 from imagestore.util.partial import FOLDER, new_folder, remove_folder, remove_leftovers
 from imagestore.util.root_folder import refuse_untrusted
@@ -67,7 +67,8 @@ class FolderSnapshots:
     ) -> None:
         self.root = Path(root).absolute()
         self._is_rootless = os.geteuid() != 0 if is_rootless is None else is_rootless
-        self._unpacker = LayerUnpacker(content, limits or UnpackLimits(), observer, cancel or CancelToken())
+        self._cancel = cancel or CancelToken()
+        self._unpacker = LayerUnpacker(content, limits or UnpackLimits(), observer, self._cancel)
         refuse_unable(is_rootless=self._is_rootless)
         refuse_untrusted(self.root)
         for folder in (self.root, *(self.root / algorithm for algorithm in sorted(VERIFIABLE))):
@@ -75,7 +76,7 @@ class FolderSnapshots:
                 folder.mkdir(_CLOSED, parents=True, exist_ok=True)
             except OSError as error:
                 raise write_refusal(folder, error) from error
-            remove_leftovers(str(folder))
+            remove_leftovers(str(folder), self._cancel)
 
     def path(self, chain_id: str) -> Path:
         """The tree of a chain; only to be read.
@@ -101,6 +102,7 @@ class FolderSnapshots:
 
         Raises:
             NotFoundError: the parent isn't there.
+            PreconditionError: the parent can't be read.
             InvalidInputError: the chain id isn't that of the layer on top of the parent.
             DocumentError: the layer breaks the rules of layers, or takes more than it may.
             InvalidInputError, PreconditionError: the disk, or the system, refuses something.
@@ -134,13 +136,16 @@ class FolderSnapshots:
             try:
                 folder = stack.enter_context(_opened(str(path)))
                 with contextlib.suppress(OSError):  # a file system without locks
-                    fcntl.flock(folder, fcntl.LOCK_SH)
+                    flock_shared(folder, path, check=self._cancel.check)
                 # Who removes it renames it, then waits for the lock.
                 if not os.path.samestat(os.stat(path), os.fstat(folder)):
                     raise FileNotFoundError
                 tree = stack.enter_context(_opened(_TREE, folder))
             except FileNotFoundError as error:
                 raise _missing(chain_id, self.root) from error
+            except OSError as error:
+                text = f"chain {chain_id}: {path} can't be read: {os.strerror(error.errno or 0)}"
+                raise PreconditionError(text, hint="remove this chain, and unpack it again") from error
             yield tree
 
     def remove(self, chain_id: str) -> None:
@@ -149,8 +154,9 @@ class FolderSnapshots:
         Raises:
             InvalidInputError: it is no chain id, or can't be removed.
             PreconditionError: it can't be removed.
+            OperationCancelledError: cancelled; nobody finds it any more.
         """
-        remove_folder(str(self._folder(chain_id)))
+        remove_folder(str(self._folder(chain_id)), self._cancel)
 
     def close(self) -> None:
         """See SnapshotTarget: nothing is held open."""

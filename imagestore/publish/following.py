@@ -41,6 +41,8 @@ _STATE_SECONDS: Final = 1.0
 _SECOND_LOOK_SECONDS: Final = 1.0
 #: containerd's events are of all namespaces; the namespace is judged here.
 _IMAGES: Final = 'topic~="^/images/"'
+#: Takes nothing away from what was found; most of these are of our own records.
+_CREATED: Final = "/images/create"
 _CONTAINERS: Final = 'topic=="/containers/create"'
 
 
@@ -72,6 +74,8 @@ class PublishFollower:
         self._containers_changed = threading.Event()
         #: Set while the stream of events stands.
         self._listening = threading.Event()
+        # Held to say that containerd is followed, or that the stream was lost: the other thread must not unsay that.
+        self._saying = threading.Lock()
         #: Why containerd can't be used; empty while it can.
         self.reason = "not connected yet"
         self.reconciles = 0
@@ -123,6 +127,9 @@ class PublishFollower:
                 reason = "containerd ended the stream of events"
             except ImageStoreError as error:
                 reason = str(error)
+            except Exception as error:
+                log.exception("hearing containerd's events failed")
+                reason = repr(error)
             if self._stopped_within(0):
                 break
             self._lost(reason)
@@ -139,16 +146,19 @@ class PublishFollower:
         elif namespace != self._publisher.client.namespace:
             return
         elif topic.startswith("/images/"):
+            if topic != _CREATED:
+                self._publisher.states.doubt()
             self._images_changed.set()
         else:
             self._containers_changed.set()
         self._wake.set()
 
     def _lost(self, reason: str) -> None:
-        self._listening.clear()
         if self.reason != reason:
             log.warning("containerd is away", extra={"reason": reason})
-        self.reason = reason
+        with self._saying:
+            self.reason = reason
+            self._listening.clear()
         self._publisher.disconnected()
         self._heard()
 
@@ -156,7 +166,7 @@ class PublishFollower:
         """Let other processes read how it stands, also before containerd answers."""
         if self.reason == self._said and time.monotonic() < self._state_at:
             return
-        with contextlib.suppress(StoreError):  # such as PublisherRunningError; the next connection says so
+        with contextlib.suppress(ImageStoreError):  # such as PublisherRunningError; the next connection says so
             self._publisher.note(self.reason)
         self._said, self._state_at = self.reason, time.monotonic() + _STATE_SECONDS
 
@@ -164,11 +174,11 @@ class PublishFollower:
         while not self._cancel.is_cancelled:
             self._wake.wait(LOOK_SECONDS)
             self._wake.clear()
-            self._state()
-            if not self._listening.is_set():
-                self._full_at = 0.0  # after a connection everything is compared
-                continue
             try:
+                self._state()
+                if not self._listening.is_set():
+                    self._full_at = 0.0  # after a connection everything is compared
+                    continue
                 has_compared = self._look()
             except ImageStoreError as error:
                 if self._stopped_within(0):
@@ -180,9 +190,7 @@ class PublishFollower:
                 self._failed(error, "")
                 wait = _LAST_WAIT_SECONDS
             else:
-                if self.reason:
-                    self.reason = ""
-                    log.info("containerd is followed", extra={"address": self._publisher.client.address})
+                self._followed()
                 self._state()
                 self._heard()
                 # A publish causes several events, which one comparison is enough for.
@@ -208,8 +216,7 @@ class PublishFollower:
             self._second_at = None
         if is_full or self._containers_changed.is_set():
             self._containers_changed.clear()
-            with self._lend() as store:
-                note_images_in_use(self._publisher.client, store)
+            self._note_in_use()
         for image_id in self._publisher.states.due():
             self._publisher.begin(image_id)
         if is_full:
@@ -217,6 +224,22 @@ class PublishFollower:
                 self._second_at = now + _SECOND_LOOK_SECONDS
             self._full_at = time.monotonic() + self._repair_seconds
         return has_compared
+
+    def _note_in_use(self) -> None:
+        try:
+            with self._lend() as store:
+                note_images_in_use(self._publisher.client, store)
+        except StoreError as error:
+            # A store that can't be written: nothing is evicted from it, and its images are published all the same.
+            log.warning("images in use aren't noted", extra={"error": str(error)})
+
+    def _followed(self) -> None:
+        with self._saying:
+            is_news = bool(self.reason) and self._listening.is_set()
+            if is_news:
+                self.reason = ""
+        if is_news:
+            log.info("containerd is followed", extra={"address": self._publisher.client.address})
 
     def _failed(self, error: Exception, hint: str) -> None:
         if self.reason != str(error):

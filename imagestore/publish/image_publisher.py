@@ -79,12 +79,12 @@ class ImagePublisher:
             raise
 
     def _look(self, image_id: str, entry: Entry) -> None:
-        self._states.working(entry)
+        epoch = self._states.working(entry)
         number = None
         try:
             with self._lend() as store:
                 number = store.metadata.generation()
-                self._publish(store, image_id, entry, number)
+                self._publish(store, image_id, entry, number, epoch)
         except NotRunnableError as error:
             if entry.reason != str(error):  # said once, though every status call looks again
                 log.info("not runnable", extra={"image_id": image_id, "reason": str(error)})
@@ -104,7 +104,7 @@ class ImagePublisher:
             self._states.failed(entry, repr(error), number)
             raise
 
-    def _publish(self, store: ImageStore, image_id: str, entry: Entry, number: int | None) -> None:
+    def _publish(self, store: ImageStore, image_id: str, entry: Entry, number: int | None, epoch: int) -> None:
         wanted = self._records.wanted(store, image_id).get(image_id)
         if wanted is None:
             self._end_begun(entry)
@@ -119,10 +119,10 @@ class ImagePublisher:
             )
         unmet = self._records.unmet_names(wanted)
         if not unmet and entry.begun is None and connection.unpacked.is_ready(store.content, wanted):
-            self._states.met(entry, number)
+            self._states.met(entry, number, epoch)
             return
         ways = self._run(store, connection, wanted, entry)
-        self._states.met(entry, number, ways)
+        self._states.met(entry, number, epoch, ways)
         log.info(
             "published",
             extra={
@@ -168,7 +168,11 @@ class ImagePublisher:
 
     @staticmethod
     def _end_begun(entry: Entry) -> None:
-        if entry.begun is not None:
-            # If this fails, the next publish goes on with it, and ends it.
+        if entry.begun is None:
+            return
+        try:
             entry.begun.end()
             entry.begun = None
+        except ImageStoreError as error:
+            # The image runs, or what stopped it is to be said. The next comparison finds what was left over.
+            log.warning("lease stays until the next comparison", extra={"error": str(error)})

@@ -32,6 +32,7 @@ class Entry:
         state: where it is.
         reason: why it failed or can't run.
         checked_at: the store's change number with which it was last found as wanted; None if it must be looked at.
+        checked_in: the epoch in which that look began.
         failed_at: the change number with which it last failed, or was found not to run.
         tries: that failed, one after the other.
         next_try: seconds since 1970; None if nothing is planned.
@@ -45,6 +46,7 @@ class Entry:
     state: ImageState = ImageState.WANTED
     reason: str = ""
     checked_at: int | None = None
+    checked_in: int = 0
     failed_at: int | None = None
     tries: int = 0
     next_try: float | None = None
@@ -103,29 +105,53 @@ class ImageStates:
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: dict[str, Entry] = {}
+        self._epoch = 0
+
+    @property
+    def epoch(self) -> int:
+        """Moves when containerd's records may have changed by other hands; looks that began before count no more."""
+        with self._lock:
+            return self._epoch
+
+    def doubt(self) -> None:
+        """containerd's records may have changed by other hands: every image must be looked at again."""
+        with self._lock:
+            self._epoch += 1
+
+    def is_known_met(self, image_id: str, number: int | None) -> bool:
+        """Whether containerd has an image as the store wants it at this change number, without asking it."""
+        with self._lock:
+            entry = self._entries.get(image_id)
+            return (
+                entry is not None
+                and entry.checked_at is not None
+                and (entry.checked_at, entry.checked_in) == (number, self._epoch)
+            )
 
     def entry(self, image_id: str) -> Entry:
         """The entry of an id, a new one for an id that isn't known."""
         with self._lock:
             return self._entries.setdefault(image_id, Entry())
 
-    def find(self, image_id: str) -> Entry | None:
-        """The entry of an id, if there is one."""
-        with self._lock:
-            return self._entries.get(image_id)
-
-    def join(self, image_id: str, begin: Callable[[], Future[None]]) -> Future[None]:
+    def join(self, image_id: str, begin: Callable[[], Future[None]], *, is_urgent: bool = False) -> Future[None]:
         """The publish of an id that ``begin`` starts, or the one that runs, which then looks once more.
 
         What it did before may have been for records of the store, or of containerd, that have changed since.
+
+        Args:
+            image_id: of the image.
+            begin: submits a publish.
+            is_urgent: a publish that still waits for a thread isn't joined. It finds later that nothing is left to do.
         """
         with self._lock:
             entry = self._entries.setdefault(image_id, Entry())
-            if entry.running is None or entry.running.done():
-                entry.running, entry.is_asked = begin(), False
-            else:
+            running = entry.running
+            if running is not None and (running.running() or not (is_urgent or running.done())):
                 entry.is_asked = True
-            return entry.running
+            else:
+                running, entry.is_asked = begin(), False
+                entry.running = running
+            return running
 
     def is_asked_again(self, entry: Entry) -> bool:
         """Whether the running publish has to look once more; if not, nobody joins it from now on."""
@@ -141,25 +167,26 @@ class ImageStates:
             entry = self._entries.setdefault(image_id, Entry())
             return entry if entry.work.acquire(blocking=False) else None
 
-    def working(self, entry: Entry) -> None:
-        """A publish looks at it."""
+    def working(self, entry: Entry) -> int:
+        """A publish looks at it, in the epoch that is returned."""
         with self._lock:
             entry.state, entry.next_try = ImageState.PUBLISHING, None
+            return self._epoch
 
-    def met(self, entry: Entry, number: int | None, ways: Counter[ContentWay] | None = None) -> None:
-        """containerd has it as the store wanted it at this change number."""
+    def met(self, entry: Entry, number: int | None, epoch: int, ways: Counter[ContentWay] | None = None) -> None:
+        """containerd has it as the store wanted it at this change number, by a look that began in this epoch."""
         with self._lock:
-            _met(entry, number)
+            _met(entry, number, epoch)
             if ways:
                 entry.ways = ways
 
-    def found_met(self, image_ids: Collection[str], number: int | None) -> None:
+    def found_met(self, image_ids: Collection[str], number: int | None, epoch: int) -> None:
         """As met(), for what a comparison found; not of those on which somebody works, who knows better."""
         with self._lock:
             for image_id in image_ids:
                 entry = self._entries.setdefault(image_id, Entry())
                 if not (entry.is_running or entry.work.locked() or entry.begun is not None):
-                    _met(entry, number)
+                    _met(entry, number, epoch)
 
     def cannot_run(self, entry: Entry, reason: str, number: int | None) -> None:
         """No container can be made of what the store had at this change number."""
@@ -197,6 +224,7 @@ class ImageStates:
     def unknown(self) -> None:
         """Nothing is known of containerd any more."""
         with self._lock:
+            self._epoch += 1
             known = list(self._entries)
         self.unmet(known)
 
@@ -274,6 +302,6 @@ class ImageStates:
         return found
 
 
-def _met(entry: Entry, number: int | None) -> None:
-    entry.state, entry.reason, entry.checked_at = ImageState.PUBLISHED, "", number
+def _met(entry: Entry, number: int | None, epoch: int) -> None:
+    entry.state, entry.reason, entry.checked_at, entry.checked_in = ImageState.PUBLISHED, "", number, epoch
     entry.failed_at, entry.tries, entry.next_try = None, 0, None

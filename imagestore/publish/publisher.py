@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NAMESPACE: Final = "k8s.io"
-#: Images that are published at a time.
-PUBLISHES_AT_ONCE: Final = 8
+#: Images that are published at a time by reconciliations, and those that pods wait for.
+RECONCILED_AT_ONCE: Final = 4
+ENSURED_AT_ONCE: Final = 8
 
 
 class Publisher:
@@ -112,7 +113,9 @@ class Publisher:
             self._connections, self.records, self.states, self.totals, self._lend, self._cancel
         )
         self._status = StatusReader(self.client, self.owner, self.records, self._lock, content)
-        self._executor = ThreadPoolExecutor(PUBLISHES_AT_ONCE, thread_name_prefix="publish")
+        self._executor = ThreadPoolExecutor(RECONCILED_AT_ONCE, thread_name_prefix="publish")
+        # Apart: a pod's image must not wait behind a first reconciliation of hundreds.
+        self._urgent = ThreadPoolExecutor(ENSURED_AT_ONCE, thread_name_prefix="ensure")
         # Apart: image collection waits for them, on a full disk, and must not wait for publishes.
         self._removals = ThreadPoolExecutor(1, thread_name_prefix="unpublish")
         self._deliveries = Deliveries(self.states, self._cancel)
@@ -169,7 +172,7 @@ class Publisher:
         """
         with self._lend() as store:
             image_id = str(store.get(name, runtime_handler=runtime_handler).id)
-        results([self.begin(image_id)], cancel or CancelToken())[0].result()
+        results([self.begin(image_id, is_urgent=True)], cancel or CancelToken())[0].result()
         entry = self.states.entry(image_id)
         if not entry.can_run:
             raise PreconditionError(f"{name}: no container can be made of it: {entry.reason}")
@@ -225,14 +228,13 @@ class Publisher:
 
         Calls for one image share the work, which goes on when the caller leaves. It fails with PublishError.
         """
-        entry = self.states.find(str(image_id))
-        if entry is not None and entry.checked_at is not None and self._connections.known is not None:
+        if self._connections.known is not None:
             with self._lend() as store:
-                if entry.checked_at == store.metadata.generation():
+                if self.states.is_known_met(str(image_id), store.metadata.generation()):
                     done: Future[None] = Future()
                     done.set_result(None)
                     return done
-        return self.begin(str(image_id))
+        return self.begin(str(image_id), is_urgent=True)
 
     def removed(self) -> Future[None]:
         """Records were removed from the store: take away what isn't wanted any more, if containerd can be reached.
@@ -243,11 +245,18 @@ class Publisher:
         return self._removals.submit(self._follow_removal)
 
     @contextlib.contextmanager
-    def pulling(self, runtime_handler: str, observer: Observer) -> Iterator[Observer]:
+    def pulling(
+        self, runtime_handler: str, observer: Observer, cancel: CancelToken | None = None
+    ) -> Iterator[Observer]:
         """Around a pull: gives the observer to pull with, by which layers come into containerd while it goes on.
 
         If the pull fails, what was begun is ended; else the next publish of the image goes on with it. While containerd
         is away, nothing is begun.
+
+        Args:
+            runtime_handler: for which the image is pulled.
+            observer: gets every event, too.
+            cancel: the pull's; ends the work on layers when the pull is over but for them.
         """
         connection = self._connections.known
         if connection is None:
@@ -256,17 +265,22 @@ class Publisher:
         with self._lend() as store:
             context = self._connections.context(store, connection)
             snapshotters = store.config.snapshotters(runtime_handler or store.config.default_handler)
-            with self._deliveries.of_pull(context, snapshotters, observer) as delivery:
+            with self._deliveries.of_pull(context, snapshotters, observer, cancel or CancelToken()) as delivery:
                 yield delivery
 
-    def begin(self, image_id: str) -> Future[None]:
+    def begin(self, image_id: str, *, is_urgent: bool = False) -> Future[None]:
         """Publish an image id in another thread, or join the publish that runs.
+
+        Args:
+            image_id: of an image of the store.
+            is_urgent: a pod waits for it, and it waits for no reconciliation's publishes.
 
         Raises:
             OperationCancelledError: the publisher was closed.
         """
         self._cancel.check()
-        return self.states.join(image_id, lambda: self._executor.submit(self._images.run, image_id))
+        executor = self._urgent if is_urgent else self._executor
+        return self.states.join(image_id, lambda: executor.submit(self._images.run, image_id), is_urgent=is_urgent)
 
     def begin_reconcile(self, *, is_full: bool) -> RunningReconcile:
         """As reconcile(), without waiting for the publishes that it begins.
@@ -277,7 +291,8 @@ class Publisher:
         """
         with self._lend() as store:
             connection = self._connections.current(store)
-            number, wanted = store.metadata.generation(), self.records.wanted(store)
+            epoch, number = self.states.epoch, store.metadata.generation()
+            wanted = self.records.wanted(store)
             unready: set[str] = set()
             if is_full:
                 known = [each for each in wanted.values() if self.states.entry(each.image_id).can_run]
@@ -292,7 +307,7 @@ class Publisher:
             # Their records may be right and their layers gone.
             unmet |= wanted.keys() - self.states.published()
         self.states.unmet(unmet)
-        self.states.found_met(wanted.keys() - unmet, number)
+        self.states.found_met(wanted.keys() - unmet, number, epoch)
         waiting = set() if is_full else self.states.waiting(unmet, number)
         running = {key: self.begin(key) for key in sorted(unmet - waiting)}
         return RunningReconcile(self.states, running, len(wanted), removed)
@@ -314,6 +329,7 @@ class Publisher:
         """End what runs, wait for it, and let another process publish; containerd keeps what is published."""
         self.cancel("the publisher was closed")
         self._deliveries.close()
+        self._urgent.shutdown(cancel_futures=True)
         self._executor.shutdown(cancel_futures=True)
         self._removals.shutdown(cancel_futures=True)
         self.client.close()

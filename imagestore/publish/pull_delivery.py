@@ -158,14 +158,24 @@ class Deliveries:
 
     @contextlib.contextmanager
     def of_pull(
-        self, context: PublishContext, snapshotters: Sequence[str], observer: Observer
+        self, context: PublishContext, snapshotters: Sequence[str], observer: Observer, cancel: CancelToken
     ) -> Iterator[PullDelivery]:
-        """Around one pull. What is begun belongs to the next publish of the image; it ends with a pull that fails."""
+        """Around one pull. What is begun belongs to the next publish of the image; it ends with a pull that fails.
+
+        Args:
+            context: for publishing.
+            snapshotters: for which the handler's images are unpacked.
+            observer: gets every event, too.
+            cancel: the pull's; ends also the wait for layers that are still being unpacked when it is over.
+        """
         token = CancelToken()
         delivery = PullDelivery(
             context, snapshotters, self._executor, observer, functools.partial(self._take, context, token)
         )
-        with self._cancel.on_cancel(lambda: token.cancel("the publisher was closed")):
+        with (
+            self._cancel.on_cancel(lambda: token.cancel("the publisher was closed")),
+            cancel.on_cancel(lambda: token.cancel("the pull was cancelled")),
+        ):
             try:
                 yield delivery
             except BaseException:

@@ -169,7 +169,7 @@ class RegistryClient:
         return self._first(reference.host, needed, _ask, what, cancel)
 
     def document(self, reference: Reference, descriptor: Descriptor, *, cancel: CancelToken) -> bytes:
-        """Fetch an index, a manifest or a config, at most 4 MiB, verified against size and digest.
+        """Fetch an index (at most 16 MiB), a manifest or a config (4 MiB), verified against size and digest.
 
         Content that the descriptor carries inline is taken from there.
 
@@ -180,7 +180,7 @@ class RegistryClient:
         if descriptor.data is not None:
             digests.verify(descriptor.data, descriptor.digest, descriptor.size, what=f"inline data of {what}")
             return descriptor.data
-        manifests.check_size(descriptor.size, what)
+        manifests.check_size(descriptor, what)
         if manifests.is_document(descriptor):
             path, accept = f"manifests/{descriptor.digest}", manifests.accepted(descriptor.media_type)
         else:
@@ -241,10 +241,10 @@ class RegistryClient:
     def find_blob(self, reference: Reference, digest: Digest, *, cancel: CancelToken) -> Descriptor:
         """Find the size of a blob by its digest; the media type of the descriptor is application/octet-stream."""
         what = f"blob {digest} of {reference.name}"
-        call = Call("HEAD", reference.path, f"blobs/{digest}", what)
+        call = Call("GET", reference.path, f"blobs/{digest}", what)
 
         def _ask(session: Session) -> Descriptor:
-            return session.call(call, lambda response: manifests.described_blob(response, digest, what))
+            return manifests.described_blob(session, call, digest)
 
         return self._first(reference.host, {PULL}, _ask, what, cancel)
 

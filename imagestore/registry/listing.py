@@ -18,8 +18,9 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 from imagestore.errors import DocumentError, ProtocolError, ReferenceNotFoundError
 from imagestore.oci import digest as digests
 from imagestore.oci import media_types
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
+from imagestore.oci.decode import MAX_INDEX_BYTES, decode, limit_of
 from imagestore.oci.index import Index
+from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import PATH, TAG
 from imagestore.oci.referrers import TAG_DIGITS, fallback_tag
 from imagestore.registry.content_coding import read_decoded
@@ -48,6 +49,9 @@ _MAX_ITEMS: Final = 100_000
 _MAX_BYTES: Final = 64 * 1024 * 1024
 # If several subjects share a fallback tag, the subject of each entry is looked up with a request.
 _MAX_COMPARED: Final = 100
+#: How registries say that they have no such list: not found, not understood, not allowed here, not made. Others leave
+#: open what there is.
+_ABSENT_STATUSES: Final = frozenset({400, 404, 405, 406, 410, 415, 501})
 _MAX_LINK_LENGTH: Final = 16 * 1024
 _MAX_LINKS: Final = 32
 _BETWEEN_LINKS: Final = re.compile(r"[ \t,]*")
@@ -134,8 +138,12 @@ def list_referrers(session: Session, reference: Reference, digest: Digest, artif
     """
     query = urlencode({"artifactType": artifact_type}) if artifact_type else ""
     call = Call("GET", reference.path, f"referrers/{digest}", what, query=query, accept=(media_types.OCI_INDEX,))
-    pages = _pages(session, call, absent_statuses=frozenset({404}))
+    pages = _pages(session, call, absent_statuses=_ABSENT_STATUSES)
     first = next(pages, None)
+    if first is None and query:
+        # Perhaps it is the filter that the registry doesn't have.
+        pages = _pages(session, replace(call, query=""), absent_statuses=_ABSENT_STATUSES)
+        first = next(pages, None)
     # Some servers answer unknown paths with another document; that does not mean that there are no referrers.
     if first is None or not _is_index(first):
         return _from_tag(session, reference, digest, artifact_type)
@@ -153,7 +161,7 @@ def list_referrers(session: Session, reference: Reference, digest: Digest, artif
 
 def _referring(body: bytes, what: str) -> tuple[Descriptor, ...]:
     # Registries written in Go send null for an empty list.
-    if b"null" in body and decode(body, what).get("manifests", ()) is None:
+    if b"null" in body and decode(body, what, limit_bytes=MAX_INDEX_BYTES).get("manifests", ()) is None:
         return ()
     return Index.parse(body, media_type=media_types.OCI_INDEX, what=what).manifests
 
@@ -233,7 +241,8 @@ def _read_page(session: Session, call: Call, absent_statuses: frozenset[int], re
             return None
         if response.status != 200:
             raise failure(response, what=call.what)
-        body = read_decoded(response, MAX_DOCUMENT_BYTES)
+        # A list of referrers is an index.
+        body = read_decoded(response, limit_of(Kind.INDEX if media_types.OCI_INDEX in call.accept else Kind.OTHER))
     return _Page(body, response.headers, _next_query(session, call, response))
 
 
@@ -267,10 +276,11 @@ def _next_query(session: Session, call: Call, response: Response) -> str:
 def _is_index(page: _Page) -> bool:
     named = stated_type(page.headers)
     if named:
-        return media_types.kind(named) is media_types.Kind.INDEX
+        return media_types.kind(named) is Kind.INDEX
     try:
         # Go encodes a nil list as null.
-        return isinstance(decode(page.body, "answer").get("manifests", ""), list | None)
+        document = decode(page.body, "answer", limit_bytes=MAX_INDEX_BYTES)
+        return isinstance(document.get("manifests", ""), list | None)
     except DocumentError:
         return False
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from imagestore.errors import (
+    AccessDeniedError,
     DigestMismatchError,
     DocumentError,
     InvalidDigestError,
@@ -24,7 +25,7 @@ from imagestore.errors import (
 )
 from imagestore.oci import digest as digests
 from imagestore.oci import media_types
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode, in_turn
+from imagestore.oci.decode import MAX_INDEX_BYTES, decode, in_turn, limit_of
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import VERIFIABLE, Digest, Verifier
 from imagestore.oci.media_types import Kind
@@ -122,7 +123,7 @@ def descriptor_of(body: bytes, headers: httpx.Headers, *, wanted: Digest | None,
             _refuse_schema1(_type_inside(body, what), what)
         raise DigestMismatchError(what, expected=str(wanted), actual=str(digest))
     stated = stated_type(headers)
-    media_type = stated or _type_inside(body, what)
+    media_type = stated or in_turn(body, lambda: _type_inside(body, what))
     _refuse_schema1(media_type, what)
     if media_types.kind(media_type) not in _DOCUMENTS:
         shown = repr(media_type[:100] or "none")
@@ -143,10 +144,11 @@ def check_type(descriptor: Descriptor, headers: httpx.Headers, what: str) -> Non
         raise ProtocolError(message, hint=_hint(came))
 
 
-def check_size(size: int, what: str) -> None:
-    """No document is longer than 4 MiB; registries and pullers agree on that."""
-    if size > MAX_DOCUMENT_BYTES:
-        raise ProtocolError(f"{what}: expected at most {MAX_DOCUMENT_BYTES} bytes, the document has {size}")
+def check_size(descriptor: Descriptor, what: str) -> None:
+    """Refuse a document that is longer than one of its kind may be."""
+    limit, size = limit_of(descriptor.kind), descriptor.size
+    if size > limit:
+        raise ProtocolError(f"{what}: expected at most {limit} bytes, the {descriptor.kind.value} has {size}")
 
 
 def check_digest(digest: Digest, what: str) -> None:
@@ -164,17 +166,6 @@ def announced_digest(headers: httpx.Headers) -> Digest | None:
         return None
 
 
-def check_announced(response: Response, descriptor: Descriptor, what: str) -> None:
-    """After a write: a registry that names another digest of the same algorithm has other bytes.
-
-    Raises:
-        DigestMismatchError: it does.
-    """
-    claimed = announced_digest(response.headers)
-    if claimed is not None and claimed.algorithm == descriptor.digest.algorithm and claimed != descriptor.digest:
-        raise DigestMismatchError(f"{what} at {response.host}", expected=str(descriptor.digest), actual=str(claimed))
-
-
 def _hint(content_type: str) -> str:
     return _PAGE_HINT if content_type in _PAGES else ""
 
@@ -189,13 +180,13 @@ def _refuse_schema1(media_type: str, what: str) -> None:
 
 def _contradiction(body: bytes, stated: str, what: str) -> str:
     try:
-        return in_turn(body, lambda: contradiction(decode(body, what), stated))
+        return in_turn(body, lambda: contradiction(decode(body, what, limit_bytes=MAX_INDEX_BYTES), stated))
     except DocumentError:  # reported when the document is parsed
         return ""
 
 
 def _type_inside(body: bytes, what: str) -> str:
-    document = decode(body, what)
+    document = decode(body, what, limit_bytes=MAX_INDEX_BYTES)
     named = document.get("mediaType")
     if named and isinstance(named, str):
         return media_types.bare(named)
@@ -232,18 +223,26 @@ def _from_head(response: Response, wanted: Digest | None, answered: Answered) ->
     return wanted
 
 
-def described_blob(response: Response, digest: Digest, what: str) -> Descriptor:
-    """The descriptor of a blob, from an answer to HEAD.
+def described_blob(session: Session, call: Call, digest: Digest) -> Descriptor:
+    """The descriptor of a blob, from the answer to HEAD, or to GET where that one fails or doesn't say the size.
 
     Raises:
-        RegistryError: another status than 200, or no size.
+        RegistryError: it isn't there, can't be asked for, or has no size.
     """
-    with response:
-        if response.status != 200:
-            raise failure(response, what=what)
-        size = response.length
-    if size is None:
-        raise ProtocolError(f"{what}: {response.host} doesn't say its size", host=response.host)
+
+    def _judged(response: Response) -> int:
+        with response:
+            if response.status != 200:
+                raise failure(response, what=call.what)
+            # Some servers don't know the length of a body that they don't send.
+            if response.length is None or (response.length == 0 and digest != Digest.of(b"", digest.algorithm)):
+                raise ProtocolError(f"{call.what}: {response.host} doesn't say its size", host=response.host)
+            return response.length
+
+    try:
+        size = session.call(replace(call, method="HEAD"), _judged)
+    except (ProtocolError, AccessDeniedError):
+        size = session.call(call, _judged)
     return Descriptor(media_types.OCTETS, digest, size)
 
 
@@ -259,11 +258,13 @@ def read_document(
         if response.status != 200:
             raise failure(response, what=what)
         answered(response.headers)
+        kind = media_types.kind(stated_type(response.headers))
         # No index or manifest begins as gzip does.
-        body = read_decoded(response, MAX_DOCUMENT_BYTES)
+        body = read_decoded(response, limit_of(kind if kind in _DOCUMENTS else Kind.INDEX))
         if _is_cut_off(response, body):
             raise RegistryUnavailableError(f"{what}: the connection broke within the document, after {len(body)} bytes")
         target = descriptor_of(body, response.headers, wanted=wanted, what=what)
+        check_size(target, what)
         claimed = announced_digest(response.headers)
         if claimed != target.digest and claimed is not None and coding(response):
             # A wrong header alone is no error: some registries send them. But these bytes were coded in transit.
@@ -318,7 +319,7 @@ def read_verified(response: Response, descriptor: Descriptor, what: str) -> byte
 
 def _read_gzip(response: Response, descriptor: Descriptor, what: str) -> bytes:
     """The body as it came if it is the document (stored compressed), else decompressed."""
-    body = response.read(MAX_DOCUMENT_BYTES)
+    body = response.read(limit_of(descriptor.kind))
     if len(body) != descriptor.size or Digest.of(body, descriptor.digest.algorithm) != descriptor.digest:
         body = decoded(response, body, descriptor.size)
         digests.verify(body, descriptor.digest, descriptor.size, what=what)

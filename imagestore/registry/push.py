@@ -10,13 +10,22 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import AccessDeniedError, PreconditionError
+from imagestore.errors import (
+    AccessDeniedError,
+    DocumentError,
+    IntegrityError,
+    PreconditionError,
+    ProtocolError,
+    RegistryError,
+)
 from imagestore.registry.endpoints import PUSH
 from imagestore.registry.errors_body import failure
-from imagestore.registry.manifests import check_announced
+from imagestore.registry.events import Noticed
+from imagestore.registry.manifests import accepted, announced_digest, read_document, unheard
+from imagestore.registry.presence import is_there
 from imagestore.registry.referrer_list import ReferrerList
 from imagestore.registry.session import Call, Content
-from imagestore.registry.uploads import BlobUpload, is_there
+from imagestore.registry.uploads import BlobUpload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,14 +104,18 @@ class RepositoryWriter:
     def manifest(self, descriptor: Descriptor, raw: bytes, *, tag: str = "", subject: Digest | None = None) -> None:
         """Write a manifest or an index (its bytes, and a tag or none); what it refers to must be there.
 
-        ``subject`` is the digest of its subject, if it has one; then see ``referrers()``.
+        If the registry refuses, and the tag leads to these very bytes already, nothing is to be changed: that is a
+        success, and the observer is told. ``subject`` is the digest of its subject, if it has one; then see
+        ``referrers()``.
 
         Raises:
-            RegistryError: refused, unreachable, or no sensible protocol.
-            DigestMismatchError: the registry says that it has other bytes.
+            RegistryError: refused, unreachable, or no sensible protocol; or the registry keeps something else.
             OperationCancelledError: cancelled, or past the deadline.
         """
         is_listed = self._put(self._session, descriptor, raw, tag)
+        if is_listed is None and subject is not None:
+            # What an earlier push under the tag found out isn't known any more.
+            is_listed = self._put(self._session, descriptor, raw, "")
         if subject is not None and not is_listed:
             self._list(subject, [(descriptor, raw)])
 
@@ -114,7 +127,6 @@ class RepositoryWriter:
 
         Raises:
             RegistryError: refused, unreachable, or no sensible protocol; or others overwrite the list again and again.
-            DigestMismatchError: the registry says that it has other bytes.
             DocumentError: under the fallback tag is another document.
             OperationCancelledError: cancelled, or past the deadline.
         """
@@ -127,24 +139,46 @@ class RepositoryWriter:
         once = replace(self._session, is_tried_once=True)
         ReferrerList(self._session, self._reference, subject, partial(self._put, once)).add(referrers)
 
-    def _put(self, session: Session, descriptor: Descriptor, raw: bytes, tag: str) -> bool:
-        """Write a document; returns whether the registry lists it for its subject."""
+    def _put(self, session: Session, descriptor: Descriptor, raw: bytes, tag: str) -> bool | None:
+        """Write a document; returns whether the registry lists it for its subject, None if it was there already."""
         what = self._what(descriptor)
 
-        def _judged(response: Response) -> bool:
+        def _judged(response: Response) -> tuple[bool, Digest | None]:
             with response:
-                if response.status not in {200, 201, 202, 204}:
+                if not response.is_success:
                     raise failure(response, what=what)
-                check_announced(response, descriptor, what)
-                return _SUBJECT in response.headers
+                return _SUBJECT in response.headers, announced_digest(response.headers)
 
         content = Content(descriptor.media_type, len(raw), lambda: (raw,))
         call = Call("PUT", self._reference.path, f"manifests/{tag or descriptor.digest}", what, content=content)
         try:
-            return session.call(call, _judged)
-        except AccessDeniedError as error:
-            error.hint = error.hint or "the login may lack the right to push"
+            is_listed, claimed = session.call(call, _judged)
+        except RegistryError as error:
+            # A list of referrers is read again before each try.
+            if tag and error.status and not session.is_tried_once and self._leads_to(descriptor, raw, tag):
+                name = f"{self._reference.name}:{tag}"
+                told = f"{name} leads to this {descriptor.kind.value} already, so nothing was to be changed ({error})"
+                session.shared.observer(Noticed(told))
+                return None
+            if isinstance(error, AccessDeniedError):
+                error.hint = error.hint or "the login may lack the right to push"
             raise
+        is_other = claimed is not None and claimed.algorithm == descriptor.digest.algorithm
+        # The header alone says nothing of what the registry has.
+        if is_other and claimed != descriptor.digest and not self.has(descriptor):
+            message = f"{what}: {self.host} took it, and doesn't have it under its digest"
+            raise ProtocolError(message, host=self.host, hint="it may have kept it in another form; ask its operator")
+        return is_listed
+
+    def _leads_to(self, descriptor: Descriptor, raw: bytes, tag: str) -> bool:
+        """Whether a tag leads to these bytes; False if that can't be found out."""
+        what = f"{self._reference.name}:{tag}"
+        call = Call("GET", self._reference.path, f"manifests/{tag}", what, accept=accepted(descriptor.media_type))
+        try:
+            found = self._session.call(call, lambda response: read_document(response, None, what, unheard))
+        except (RegistryError, IntegrityError, DocumentError):
+            return False
+        return found[1] == raw
 
     def _what(self, descriptor: Descriptor) -> str:
         return f"{descriptor.kind.value} {descriptor.digest} of {self._reference.name}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import DocumentError, RegistryError, RegistryUnavailableError
 from imagestore.oci import media_types
-from imagestore.oci.decode import decode
+from imagestore.oci.decode import MAX_INDEX_BYTES, decode
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
@@ -112,7 +112,7 @@ class ReferrerList:
                 with response:
                     return {"schemaVersion": 2, "mediaType": media_types.OCI_INDEX}
             target, body, _ = read_document(response, None, self._what, unheard)
-            found = decode(body, self._what)
+            found = decode(body, self._what, limit_bytes=MAX_INDEX_BYTES)
             if target.kind is not Kind.INDEX or not isinstance(found.get("manifests"), list | None):
                 raise DocumentError(self._what, ["expected an index of referrers, found another document"])
             return found | {"mediaType": media_types.OCI_INDEX}

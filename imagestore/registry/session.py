@@ -32,7 +32,7 @@ from imagestore.registry.retry import (
     parse_retry_after,
 )
 from imagestore.registry.transport import urls
-from imagestore.registry.transport.messages import follow_redirects, make_request
+from imagestore.registry.transport.messages import PATIENT, follow_redirects, make_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -94,7 +94,8 @@ class Call:
         query: encoded, without ``?``.
         accept: media types for the Accept field; none for blobs.
         range_header: value of the Range field, or empty.
-        url: absolute, instead of the endpoint's own; its origin must be the endpoint's.
+        url: absolute, instead of the endpoint's own. At another origin it gets no login and none of the endpoint's
+            headers.
     """
 
     method: str
@@ -188,10 +189,10 @@ class Session:
         here = self.endpoint.host
         if error.host != here:
             error.hint = (
-                f"{here} redirected there, and no login is sent to a host that another one names; put "
+                f"{here} leads there, and no login is sent to a host that another one names; put "
                 f"{error.host} into the reference, or into the hosts.toml of {here}"
                 if error.status == 401
-                else f"{here} redirected there, without its login: storage that refuses the address it was given, or "
+                else f"{here} leads there, without its login: storage that refuses the address it was given, or "
                 f"has lost the content, is for the operator of {here} to repair"
             )
             return
@@ -241,24 +242,24 @@ class Session:
 
     def _exchange(self, call: Call) -> tuple[Response, tuple[str, ...]]:
         """Send a request, answer challenges, follow redirects; the response, and the secrets that were sent."""
-        endpoint = self.endpoint
-        authorization = self.access.authenticator.authorization(endpoint.origin, call.repository)
+        endpoint, is_home = self.endpoint, self._is_home(call)
+        authorization = self.access.authenticator.authorization(endpoint.origin, call.repository) if is_home else ""
         answered: set[tuple[str, ...]] = set()
         looks = 0
-        fields = endpoint.headers
+        fields = endpoint.headers if is_home else ()
         while True:
             if authorization:
                 # An error may still quote an earlier authorization.
                 fields = (*fields, ("Authorization", authorization))
             secrets = secrets_in(fields) if fields else ()
             request = self._request(call, authorization)
-            response = self._follow(request, secrets)
-            if response.status >= 400 and response.url != str(request.url):
+            response = self._follow(request, secrets, call.content)
+            if response.status >= 400 and (response.url != str(request.url) or not is_home):
                 # Storage services quote parts of a signed URL in their errors.
                 secrets = secrets_in(fields, signed=response.url)
             if not is_refusal(request, response, had_login=bool(authorization or looks)):
                 return response, secrets
-            if urls.origin_of(response.url) != endpoint.origin:
+            if not is_home or urls.origin_of(response.url) != endpoint.origin:
                 return response, secrets
             challenge = tuple(response.headers.get_list("WWW-Authenticate")) if response.status == 401 else ()
             if challenge and challenge not in answered and len(answered) < _MAX_CHALLENGES:
@@ -277,6 +278,10 @@ class Session:
                 return response, secrets
             response.close()
             authorization = again
+
+    def _is_home(self, call: Call) -> bool:
+        """Whether a call goes to the endpoint itself, and not to a place that it named for an upload."""
+        return not call.url or urls.origin_of(call.url) == self.endpoint.origin
 
     def _respond(self, call: Call, headers: httpx.Headers) -> str:
         origin, repository = self.endpoint.origin, call.repository
@@ -340,7 +345,7 @@ class Session:
         return None
 
     def _request(self, call: Call, authorization: str) -> httpx.Request:
-        headers = list(self.endpoint.headers)
+        headers = list(self.endpoint.headers) if self._is_home(call) else []
         if call.accept:
             headers.append(("Accept", ", ".join(call.accept)))
         if call.range_header:
@@ -353,12 +358,14 @@ class Session:
         url = call.url or self.endpoint.url(call.repository, call.path, call.query)
         return make_request(call.method, url, tuple(headers), call.content.pieces() if call.content else None)
 
-    def _follow(self, request: httpx.Request, secrets: tuple[str, ...]) -> Response:
+    def _follow(self, request: httpx.Request, secrets: tuple[str, ...], content: Content | None = None) -> Response:
         """The response after all redirects. Warnings in any response are passed to the observer."""
 
         def _send(one: httpx.Request) -> Response:
+            one.extensions[PATIENT] = one.method not in {"GET", "HEAD"}
             response = self.access.sender.send(one, cancel=self.cancel)
-            signed = "" if one is request else str(one.url)
+            is_named = one is not request or urls.origin_of(str(one.url)) != self.endpoint.origin
+            signed = str(one.url) if is_named else ""
             texts = warning_texts(response.headers)
             hidden = sorted({*secrets, *secrets_in((), signed=signed)}, key=len, reverse=True) if texts else ()
             for text in texts:
@@ -367,4 +374,5 @@ class Session:
                     self.shared.observer(Noticed(message))
             return response
 
-        return follow_redirects(request, _send, home=self.endpoint.origin, most=self.shared.policy.redirects)
+        body, most = content.pieces if content is not None else None, self.shared.policy.redirects
+        return follow_redirects(request, _send, home=self.endpoint.origin, most=most, body=body)

@@ -38,14 +38,17 @@ class UploadNote:
     location: str = ""
     _descriptor: int | None = None
 
-    def keep(self, location: str) -> None:
-        """Note where the upload resumes; empty when it is over. The URL may be signed, so it is secret."""
+    def keep(self, location: str, *, is_lasting: bool = True) -> None:
+        """Note where the upload resumes; empty when it is over. The URL may be signed, so it is secret.
+
+        One that isn't lasting is forgotten with the process.
+        """
         self.location = location
         if self._descriptor is not None:
             # A note that can't be written, or only in part, costs an upload from the beginning.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, 0)
-                os.pwrite(self._descriptor, location.encode(), 0)
+                os.pwrite(self._descriptor, (location if is_lasting else "").encode(), 0)
 
 
 @contextlib.contextmanager
@@ -62,10 +65,10 @@ def upload_note(folder: str, origin: Origin, repository: str, digest: Digest) ->
     try:
         found = UploadNote(_read(descriptor), descriptor)
         yield found
-        if not found.location:
+    finally:
+        if not os.fstat(descriptor).st_size:
             with contextlib.suppress(OSError):
                 os.unlink(path)
-    finally:
         os.close(descriptor)
 
 

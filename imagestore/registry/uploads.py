@@ -1,6 +1,7 @@
 """Uploads one blob into a repository (OCI distribution specification 1.1, "Pushing blobs").
 
 A blob that the repository has is not sent; one that another repository of the same registry has is mounted from there.
+Both are attempts: if one fails, whatever the reason, the blob is sent.
 A small blob is sent in one PUT. A large one is sent in one PATCH, which every registry accepts, since container tools
 have long used it; if that is too large, in several. A PUT then asks the registry to verify the blob.
 
@@ -11,16 +12,18 @@ doesn't report that, the upload starts again. A later process resumes in the sam
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 from imagestore.errors import (
     ImageStoreError,
+    OperationCancelledError,
     ProtocolError,
     RegistryError,
     SizeMismatchError,
@@ -29,7 +32,7 @@ from imagestore.oci.digest import Verifier
 from imagestore.oci.media_types import OCTETS
 from imagestore.registry.errors_body import failure
 from imagestore.registry.events import BlobUploaded, BlobUploading
-from imagestore.registry.manifests import accepted, check_announced, is_document
+from imagestore.registry.presence import is_there, named
 from imagestore.registry.retry import is_transient
 from imagestore.registry.session import Call, Content
 from imagestore.registry.transport import urls
@@ -46,14 +49,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 #: Blobs up to this size are sent with one request after they were read and verified.
 _SMALL_BYTES: Final = 1024 * 1024
 _PIECE_BYTES: Final = 1024 * 1024
 #: Bytes of one request after a larger one was refused: proxies have limits, often 100 MB.
 _CHUNK_BYTES: Final = 32 * 1024 * 1024
 _TOO_LARGE: Final = 413
-#: Status codes of registries that can't mount a blob from another repository, or may not.
-_NOT_MOUNTED: Final = frozenset({400, 401, 403, 404, 405})
+#: A mount that isn't answered by then is given up, and the bytes are sent.
+_MOUNT_SECONDS: Final = 120.0
+#: The end of an upload's URL, as registries write it.
+_UPLOAD: Final = re.compile(r"[A-Za-z0-9._=~-]*[A-Za-z0-9_=~-]")
 _RANGE: Final = re.compile(r"(?:bytes=)?0-([0-9]{1,19})")
 
 
@@ -149,34 +156,55 @@ class BlobUpload:
         return self.session.will_wait(error, attempt, error.retry_after)
 
     def _is_there(self) -> bool:
-        return is_there(self.session, self.repository, self.descriptor)
+        """Whether the repository has the blob; if it doesn't say, the bytes are sent."""
+        try:
+            return is_there(replace(self.session, is_tried_once=True), self.repository, self.descriptor)
+        except RegistryError as error:
+            _log.debug("%s: sent, since looking for it failed: %s", self._what, error)
+            return False
 
     def _begin(self) -> bool:
-        """Begin an upload; False if the blob was mounted instead. Mounting is tried once."""
-
-        def _judged(response: Response) -> str:
-            with response:
-                if response.status == 201 and self.mount_from:
-                    return ""
-                if response.status == 202:
-                    return self._location(response)
-                raise failure(response, what=self._what)
-
+        """Begin an upload; False if the blob was mounted instead."""
         self._is_noted = False
-        call = self._call("POST", "blobs/uploads/")
         if self.mount_from:
-            query = urlencode({"mount": str(self.descriptor.digest), "from": self.mount_from})
-            try:
-                self._note.keep(self.session.call(replace(call, query=query), _judged))
-            except RegistryError as error:
-                # The client may not read the other repository, or the registry can't mount: send the bytes.
-                if error.status not in _NOT_MOUNTED:
-                    raise
-            else:
-                return bool(self._note.location)
-            self.mount_from = ""
-        self._note.keep(self.session.call(call, _judged))
+            location = self._mounted()
+            if location is None:
+                return False
+            self._keep(location)
+        if not self._note.location:
+            self._keep(self.session.call(self._call("POST", "blobs/uploads/"), self._begun))
         return True
+
+    def _mounted(self) -> str | None:
+        """Try once to mount the blob: None if it is there, else the URL of an upload, or empty if it has to be begun.
+
+        The client may not read the other repository, or the registry can't mount: whatever it is, the bytes are sent.
+        """
+        query = urlencode({"mount": str(self.descriptor.digest), "from": self.mount_from})
+
+        def _judged(response: Response) -> str | None:
+            path = unquote(response.headers.get("Location", "").partition("?")[0])
+            is_blob = path.endswith(f"/blobs/{self.descriptor.digest}")
+            if response.is_success and (is_blob or (response.status == 201 and "/uploads/" not in path)):
+                response.close()
+                return None
+            return self._begun(response)
+
+        with self.session.cancel.child(deadline_seconds=_MOUNT_SECONDS) as token:
+            try:
+                once = replace(self.session, cancel=token, is_tried_once=True)
+                return once.call(replace(self._call("POST", "blobs/uploads/"), query=query), _judged)
+            except (RegistryError, OperationCancelledError) as error:
+                self.session.cancel.check()
+                _log.debug("%s: sent, since it can't be mounted: %s", self._what, error)
+                return ""
+
+    def _begun(self, response: Response) -> str:
+        """The URL at which an upload goes on, from any answer that means success."""
+        with response:
+            if not response.is_success:
+                raise failure(response, what=self._what)
+            return self._location(response)
 
     def _send(self, start: int) -> None:
         if self.descriptor.size <= _SMALL_BYTES:
@@ -188,7 +216,7 @@ class BlobUpload:
             is_part = start or end < self.descriptor.size
             place = f"{start}-{end - 1}" if is_part else ""
             content = Content(OCTETS, end - start, partial(self._opened, start, end), place)
-            self._note.keep(self._at("PATCH", content, self._next_location))
+            self._keep(self._at("PATCH", content, self._begun))
             start = end
         self._commit(Content(OCTETS, 0, tuple))
 
@@ -202,32 +230,25 @@ class BlobUpload:
         def _judged(response: Response) -> int | None:
             with response:
                 found = _RANGE.fullmatch(response.headers.get("Range", "").strip())
-                if response.status != 204 or found is None:
+                if not response.is_success or found is None:
                     return None
                 # 0-0 is ambiguous: registries send it for one byte and for none.
                 last = int(found[1])
                 if not 0 < last < most:
                     return None
                 if response.headers.get("Location", ""):
-                    self._note.keep(self._location(response))
+                    self._keep(self._location(response))
                 return last + 1
 
         return self._at("GET", None, _judged)
-
-    def _next_location(self, response: Response) -> str:
-        with response:
-            if response.status != 202:
-                raise failure(response, what=self._what)
-            return self._location(response)
 
     def _commit(self, content: Content) -> None:
         """Ask the registry to verify the uploaded bytes and to make the blob visible."""
 
         def _judged(response: Response) -> None:
             with response:
-                if response.status not in {200, 201, 204}:
+                if not response.is_success:
                     raise failure(response, what=self._what)
-                check_announced(response, self.descriptor, self._what)
 
         self._at("PUT", content, _judged, query=urlencode({"digest": str(self.descriptor.digest)}))
         self._note.keep("")
@@ -248,26 +269,46 @@ class BlobUpload:
         return replace(self.session, is_tried_once=True).call(call, use)
 
     def _is_ours(self, location: str) -> bool:
-        """Whether a noted upload URL belongs to the registry."""
+        """Whether an upload's URL is at the registry itself."""
         try:
             return bool(location) and urls.origin_of(location) == self.session.endpoint.origin
         except ProtocolError:
             return False
 
+    def _keep(self, location: str) -> None:
+        # At another host it is as good as a login there.
+        self._note.keep(location, is_lasting=self._is_ours(location))
+
     def _call(self, method: str, path: str) -> Call:
         return Call(method, self.repository, path, self._what)
 
     def _location(self, response: Response) -> str:
-        """The upload URL that a registry names. Credentials are sent there, so it must be the registry's own."""
-        host, named = self.session.endpoint.host, response.headers.get("Location", "").strip()
+        """The upload's URL that an answer names. It may be at another host, which then gets no login.
+
+        Raises:
+            ProtocolError: there is none, or it isn't encrypted, or another host names one of the registry's that is
+                no upload: the login is sent there.
+        """
+        endpoint, named = self.session.endpoint, response.headers.get("Location", "").strip()
+        host = endpoint.host
         if not named:
-            raise ProtocolError(f"{self._what}: {host} names no Location for the upload", host=host)
+            raise ProtocolError(f"{self._what}: {response.host} names no Location for the upload", host=host)
         location = urls.join(response.url, named)
-        if urls.origin_of(location) != self.session.endpoint.origin:
-            message = f"{self._what}: {host} names another place for the upload: {urls.shown(location)}"
+        here, there = urls.origin_of(response.url), urls.origin_of(location)
+        if there.scheme != "https" and "https" in {here.scheme, endpoint.origin.scheme}:
+            message = f"{self._what}: {response.host} names a place for the upload that is not encrypted:"
             hint = "a registry behind a proxy has to know its public address; tell its operator"
-            raise ProtocolError(message, host=host, hint=hint)
+            raise ProtocolError(f"{message} {urls.shown(location)}", host=host, hint=hint)
+        if there == endpoint.origin != here and not self._is_upload(location):
+            message = f"{self._what}: {response.host} names a place for the upload that is none of {host}:"
+            raise ProtocolError(f"{message} {urls.shown(location)}", host=host)
         return location
+
+    def _is_upload(self, url: str) -> bool:
+        """Whether a URL at the registry is that of an upload into the repository."""
+        folder, _, name = url.partition("?")[0].rpartition("/")
+        uploads = self.session.endpoint.url(self.repository, "blobs/uploads").partition("?")[0]
+        return folder == uploads and _UPLOAD.fullmatch(name) is not None
 
     def _opened(self, start: int, end: int) -> Iterator[bytes]:
         """Pieces for one try. Closes the source of the previous try, which its error may still refer to."""
@@ -329,31 +370,4 @@ class BlobUpload:
 
     @property
     def _what(self) -> str:
-        return _what(self.descriptor, self.repository)
-
-
-def is_there(session: Session, repository: str, descriptor: Descriptor) -> bool:
-    """Whether a repository has a blob, a manifest or an index.
-
-    Raises:
-        RegistryError: refused, unreachable, or no sensible protocol.
-        OperationCancelledError: cancelled, or past the deadline.
-    """
-    what = _what(descriptor, repository)
-
-    def _judged(response: Response) -> bool:
-        with response:
-            if response.status == 200:
-                return response.length in (None, descriptor.size)
-            # Some registries don't support HEAD.
-            if response.status in {404, 405}:
-                return False
-            raise failure(response, what=what)
-
-    is_manifest = is_document(descriptor)
-    folder, accept = ("manifests", accepted(descriptor.media_type)) if is_manifest else ("blobs", ())
-    return session.call(Call("HEAD", repository, f"{folder}/{descriptor.digest}", what, accept=accept), _judged)
-
-
-def _what(descriptor: Descriptor, repository: str) -> str:
-    return f"{descriptor.kind.value} {descriptor.digest} of {repository}"
+        return named(self.descriptor, self.repository)

@@ -8,7 +8,7 @@ prints it, counts as that object.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from imagestore.errors import InvalidResourcesError
 from imagestore.util.known_members import did_you_mean, nearest
@@ -41,12 +41,29 @@ def object_in(document: Document, name: str, path: str) -> Document:
 
 def objects_in(document: Document, name: str, path: str) -> list[Document]:
     """A member that is a list of objects; empty if it is missing. See object_in()."""
-    value = document.get(name) or []
-    if not isinstance(value, list):
-        raise wrong(f"{path}.{name}", "an array", value)
+    value = _list_in(document, name, path)
     for number, item in enumerate(value):
         if not isinstance(item, dict):
             raise wrong(f"{path}.{name}[{number}]", "an object", item)
+    return value
+
+
+def texts_in(document: Document, name: str, path: str) -> list[str]:
+    """A member that is a list of texts; empty if it is missing, and null in it is an empty text. See object_in()."""
+    found = []
+    for number, item in enumerate(_list_in(document, name, path)):
+        if not isinstance(item, str | None):
+            raise wrong(f"{path}.{name}[{number}]", "a string", item)
+        found.append(item or "")
+    return found
+
+
+def _list_in(document: Document, name: str, path: str) -> list[Any]:
+    value = document.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise wrong(f"{path}.{name}", "an array", value)
     return value
 
 

@@ -110,14 +110,11 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": without_logins(record.getMessage()),
-            **{
-                key: without_logins(value) if isinstance(value, str) else value
-                for key, value in _fields(record).items()
-            },
+            **{key: _hidden(value) for key, value in _fields(record).items()},
         }
         if record.exc_info:
             line["exception"] = without_logins(self.formatException(record.exc_info))
-        return json.dumps(line, default=str)
+        return json.dumps(line)
 
 
 class TextLines(logging.Formatter):
@@ -133,6 +130,20 @@ class TextLines(logging.Formatter):
         # Indented, so that no text in an exception looks like a line of its own.
         trace = self.formatException(record.exc_info).split("\n")
         return "\n".join([text, *(f"  {_plain(line)}" for line in trace)])
+
+
+def _hidden(value: object) -> object:
+    """A field's value for JSON, all texts in it without logins."""
+    match value:
+        case str():
+            return without_logins(value)
+        case None | bool() | int() | float():
+            return value
+        case dict():
+            return {str(_hidden(str(key))): _hidden(each) for key, each in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_hidden(each) for each in value]
+    return without_logins(str(value))
 
 
 def _plain(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from imagestore.cri.model import FilesystemUsage
 from imagestore.publish.file_systems import ImageFileSystems
 from imagestore.publish.following import PublishFollower
 from imagestore.publish.publisher import Publisher
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.registry.events import Observer
     from imagestore.store.workers import StoreWorkers
+    from imagestore.util.cancel import CancelToken
 
 
 class ServedPublisher:
@@ -41,6 +45,7 @@ class ServedPublisher:
         heard: Callable[[], None] = lambda: None,
     ) -> None:
         with workers.lend() as store:
+            self._table = store.config.settings.publish
             self.publisher = Publisher(
                 store,
                 settings.address,
@@ -64,7 +69,13 @@ class ServedPublisher:
         self.follower.start()
 
     def reload(self) -> None:
-        """The store has a new configuration: handlers, snapshotters and pinned images may be others."""
+        """The store has a new configuration: handlers, snapshotters and pinned images may be others.
+
+        How images are published stays as it was at the start.
+        """
+        with self._workers.lend() as store:
+            if store.config.settings.publish != self._table:
+                log.warning("a changed table io.imagestore.publish.v1 counts when the server is started again")
         self.follower.reload()
 
     @property
@@ -97,9 +108,11 @@ class ServedPublisher:
         """See Readiness."""
         return self.publisher.removed()
 
-    def pulling(self, runtime_handler: str, observer: Observer) -> AbstractContextManager[Observer]:
+    def pulling(
+        self, runtime_handler: str, observer: Observer, cancel: CancelToken
+    ) -> AbstractContextManager[Observer]:
         """See Readiness."""
-        return self.publisher.pulling(runtime_handler, observer)
+        return self.publisher.pulling(runtime_handler, observer, cancel)
 
     def file_systems(self) -> Sequence[FilesystemUsage]:
         """See Readiness."""

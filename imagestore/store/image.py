@@ -123,10 +123,10 @@ class Image:
         return tuple(self._content.path(layer.digest) for layer in self.layers)
 
     def _document(self, digest: Digest) -> bytes:
-        from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+        from imagestore.oci.decode import MAX_INDEX_BYTES
 
         try:
-            return self._content.read(digest, limit_bytes=MAX_DOCUMENT_BYTES)
+            return self._content.read(digest, limit_bytes=MAX_INDEX_BYTES)
         except (ContentNotFoundError, IntegrityError) as error:
             error.hint = error.hint or "'imagestore repair' fetches again what is damaged"
             raise

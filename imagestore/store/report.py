@@ -144,7 +144,7 @@ class StoreReport:
         usage: every image, and the disk.
         uses: by handler; those that left the configuration are at the end.
         garbage: what a collection would free.
-        evictions: options of ``gc`` with what they would remove.
+        evictions: options of ``gc`` with what they would remove; without watermarks where no space is counted.
         targets: the indexes and manifests to make matrices of.
         is_chosen: whether the caller named the images.
     """
@@ -194,7 +194,11 @@ def gather(store: ImageStore, *, names: Sequence[str] = ()) -> StoreReport:
         usage=usage,
         uses=handler_uses(usage.images, store.config.handlers),
         garbage=_garbage(store),
-        evictions=tuple((options, store.evict(policy, dry_run=True)) for options, policy in EVICTIONS),
+        evictions=tuple(
+            (options, store.evict(policy, dry_run=True))
+            for options, policy in EVICTIONS
+            if usage.disk.total_bytes or policy.high_percent is None
+        ),
         targets=_targets(records),
         is_chosen=bool(names),
     )

@@ -8,10 +8,14 @@ import functools
 import os
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from imagestore.util.cancel import never_cancelled
 from imagestore.util.long_waits import LongWait
 from imagestore.util.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _LOCKS: Final = Path("/proc/locks")
 _UNKNOWN: Final = "another process"
@@ -20,17 +24,32 @@ _MOST_NAMED: Final = 3
 _PAUSE_SECONDS: Final = 0.002
 
 
-def flock_shared(descriptor: int, path: str | os.PathLike[str]) -> None:
-    """Take a shared flock on an open file, waiting for the process that has it alone.
+def flock_shared(descriptor: int, path: str | os.PathLike[str], *, check: Callable[[], None] = never_cancelled) -> None:
+    """Take a shared flock on an open file or folder, waiting for the process that has it alone.
+
+    Args:
+        descriptor: of the file.
+        path: its name, for the log.
+        check: raises to end the wait.
 
     Raises:
         OSError: the file system has no such locks.
     """
+    _flock(descriptor, path, fcntl.LOCK_SH, check)
+
+
+def flock_alone(descriptor: int, path: str | os.PathLike[str], *, check: Callable[[], None] = never_cancelled) -> None:
+    """As flock_shared(), for a lock that nobody else has."""
+    _flock(descriptor, path, fcntl.LOCK_EX, check)
+
+
+def _flock(descriptor: int, path: str | os.PathLike[str], operation: int, check: Callable[[], None]) -> None:
     wait = long_flock_wait(path)
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
         except BlockingIOError:
+            check()
             wait.look()
             time.sleep(_PAUSE_SECONDS)
         else:

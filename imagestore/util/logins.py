@@ -28,7 +28,7 @@ _HOST: Final = re.compile(r"(?:[\w-]+\.)+[\w-]+(?::[0-9]+)?|localhost|[\w-]+:[0-
 _SCHEME: Final = f"{string.ascii_letters}{string.digits}+.-"
 #: What an address without a scheme may stand behind in a message.
 _OPENING: Final = "'\"`(<[{=,"
-_CLOSING: Final = "'\"`)>]},;:."
+_CLOSING: Final = "'\"`)>]},;:.?"
 _WORD: Final = re.compile(r"\S+")
 
 
@@ -68,21 +68,26 @@ def reference_without_login(reference: str) -> str:
 
 
 def without_logins(message: str) -> str:
-    """A message without the logins of the addresses that it quotes, as far as they have no spaces.
+    """A message without the logins of the addresses that it quotes, and their queries, which may be signed.
+
+    As far as they have no spaces.
 
     >>> without_logins("upstream 'https://user:word@m.example': not known, nor is https://m.example")
     "upstream 'https://***@m.example': not known, nor is https://m.example"
+    >>> without_logins("https://bucket.example/blob?X-Amz-Signature=word: 403; is it https://m.example?")
+    'https://bucket.example/blob?***: 403; is it https://m.example?'
     """
-    return _WORD.sub(lambda found: _word_without_login(found[0]), message) if "@" in message else message
+    has_any = "@" in message or "?" in message
+    return _WORD.sub(lambda found: _word_without_login(found[0]), message) if has_any else message
 
 
 def _word_without_login(word: str) -> str:
     before, mark, _ = word.partition(":/")
     start = len(before.rstrip(_SCHEME)) if mark else word.find("//")
     is_address = start >= 0 and (bool(mark) or word[:start].endswith(tuple(_OPENING)) or start == 0)
-    if not is_address or "@" not in word[start:]:
-        return word
     end = len(word.rstrip(_CLOSING))
+    if not is_address or not {"@", "?"} & {*word[start:end]}:
+        return word
     return word[:start] + without_login(word[start:end]) + word[end:]
 
 

@@ -26,6 +26,7 @@ from imagestore.errors import (
 )
 from imagestore.util.cancel import never_cancelled
 from imagestore.util.failpoint import reach
+from imagestore.util.file_locks import flock_alone
 from imagestore.util.files import write_refusal
 from imagestore.util.trees import remove_content
 
@@ -102,7 +103,7 @@ def new_file(path: str) -> Iterator[int]:
         yield descriptor
 
 
-def remove_folder(path: str) -> None:
+def remove_folder(path: str, cancel: CancelToken) -> None:
     """Remove a folder with all that is in it, as far as possible; nothing there is fine.
 
     It loses its name first, so nobody finds a part of it there. Then this waits for those who hold a lock on it
@@ -110,9 +111,11 @@ def remove_folder(path: str) -> None:
 
     Args:
         path: absolute.
+        cancel: ends the wait and the removal.
 
     Raises:
         InvalidInputError, PreconditionError: it can't be renamed.
+        OperationCancelledError: cancelled; the rest is a leftover.
     """
     with _translated(path), contextlib.ExitStack() as stack, contextlib.suppress(FileNotFoundError):
         folder, final = os.path.split(path)
@@ -124,18 +127,24 @@ def remove_folder(path: str) -> None:
         descriptor = os.open(name, FOLDER, dir_fd=above)
         stack.callback(os.close, descriptor)
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        _remove(above, name, descriptor)
+            flock_alone(descriptor, path, check=cancel.check)
+        _remove(above, name, descriptor, cancel.check)
+        cancel.check()
 
 
-def remove_leftovers(folder: str) -> None:
-    """Remove what dead writers of this user left in a folder, whatever it was for; as far as possible."""
+def remove_leftovers(folder: str, cancel: CancelToken) -> None:
+    """Remove what dead writers of this user left in a folder, whatever it was for; as far as possible.
+
+    Raises:
+        OperationCancelledError: cancelled.
+    """
     with contextlib.suppress(OSError):
         above = os.open(folder, _ABOVE)
         try:
-            _remove_leftovers(above, re.compile(f".+{_ENDING}"))
+            _remove_leftovers(above, re.compile(f".+{_ENDING}"), cancel.check)
         finally:
             os.close(above)
+    cancel.check()
 
 
 def _temporary(final: str) -> str:

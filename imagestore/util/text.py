@@ -76,3 +76,14 @@ def size(byte_count: int) -> str:
     value, unit = scaled(byte_count)
     decimals = 0 if unit == "B" or value >= 100 else 1 if value >= 10 else 2
     return f"{value:.{decimals}f}{unit}"
+
+
+def go_boolean(text: str) -> bool | None:
+    """What Go's ``strconv.ParseBool`` reads; None for all other texts.
+
+    >>> go_boolean("T"), go_boolean("0"), go_boolean("yes")
+    (True, False, None)
+    """
+    if text in ("1", "t", "T", "true", "True", "TRUE"):
+        return True
+    return False if text in ("0", "f", "F", "false", "False", "FALSE") else None

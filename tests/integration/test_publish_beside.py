@@ -189,3 +189,14 @@ def test_containerd_reads_the_content_from_the_store(pod_registry: DockerRegistr
             assert set(node.ways(container.image_id)) <= {"present"}
         with halted(pod_registry):
             both_run(node, policy="Never")
+
+
+def test_a_containerd_that_shares_no_content_between_namespaces_is_sent_it(pod_registry: DockerRegistry) -> None:
+    with pod_node(pod_registry, is_isolated=True) as node:
+        node.start()
+        until(lambda: node.log("containerd connected"), "the server has found containerd")
+        assert node.log("containerd connected")[-1]["way"] == "sent"
+        assert "sharing policy" in node.log("containerd connected")[-1]["reason"]
+        node.kubelet.pull(node.pause)
+        for container in both_run(node):
+            assert "sent" in node.ways(container.image_id)

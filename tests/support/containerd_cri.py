@@ -60,6 +60,10 @@ runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{guest}.guest_platform]
 {guest_platform}
 """
+_ISOLATED: Final = """
+[plugins."io.containerd.metadata.v1.bolt"]
+content_sharing_policy = "isolated"
+"""
 HOST_HANDLER: Final = "host"
 GUEST_HANDLER: Final = "guest"
 
@@ -86,11 +90,13 @@ class Pods:
         sandbox_image: its name.
         guest_platform: the platform of images for the second handler.
         snapshotter: ``overlayfs`` or ``native``.
+        is_isolated: content of one namespace isn't known in another before it was sent there.
     """
 
     sandbox_image: str
     guest_platform: Platform
     snapshotter: str = "overlayfs"
+    is_isolated: bool = False
 
     @property
     def tables(self) -> tuple[str, str]:
@@ -99,7 +105,8 @@ class Pods:
         guest = {"OS": self.guest_platform.os, "Architecture": self.guest_platform.architecture}
         variant = {"Variant": self.guest_platform.variant} if self.guest_platform.variant else {}
         lines = [f'{key} = "{value}"' for key, value in {**guest, **variant}.items()]
-        return folders, _HANDLERS.format(host=HOST_HANDLER, guest=GUEST_HANDLER, guest_platform="\n".join(lines))
+        handlers = _HANDLERS.format(host=HOST_HANDLER, guest=GUEST_HANDLER, guest_platform="\n".join(lines))
+        return folders, handlers + (_ISOLATED if self.is_isolated else "")
 
 
 class CriContainerd:

@@ -220,10 +220,14 @@ def both_run(node: PodNode, *, policy: str = "IfNotPresent") -> list[Container]:
 
 @contextlib.contextmanager
 def pod_node(
-    registry: DockerRegistry, *, snapshotter: str = "overlayfs", content: Path | None = None
+    registry: DockerRegistry,
+    *,
+    snapshotter: str = "overlayfs",
+    is_isolated: bool = False,
+    content: Path | None = None,
 ) -> Iterator[PodNode]:
     """A node with a containerd of its own; its server isn't started yet. Arguments as for PodNode and its parts."""
-    pods = Pods(f"{registry.address}/pause:1", platforms.parse(GUEST), snapshotter)
+    pods = Pods(f"{registry.address}/pause:1", platforms.parse(GUEST), snapshotter, is_isolated)
     with ExitStack() as stack:
         containerd = stack.enter_context(pod_containerd(pods, content=content))
         node = PodNode(stack.enter_context(short_folder()), containerd, registry)

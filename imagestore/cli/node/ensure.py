@@ -30,7 +30,7 @@ from imagestore.cli.node.wanted_images import WantedImage, wanted_images
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.cri.model import SandboxMetadata
 from imagestore.errors import ConfigError
-from imagestore.node.credentials import DOCKER_CONFIG_JSON, NodeKeyring, PullSecret
+from imagestore.node.credentials import NodeKeyring, PullSecret
 from imagestore.node.gate_change import GateMarker
 from imagestore.node.image_manager import EnsureRequest, ImageManager
 from imagestore.node.image_names import PullPolicy
@@ -39,7 +39,6 @@ from imagestore.node.pull_record_files import PullRecordFiles
 from imagestore.node.pull_record_manager import PullManager
 from imagestore.node.puller import Puller
 from imagestore.node.runtime_class import image_handler
-from imagestore.oci.digest import Digest
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.util import files
 
@@ -91,7 +90,7 @@ _STATUSES: Final = {
     "secrets",
     type=click.Path(path_type=Path, dir_okay=False),
     multiple=True,
-    help="Docker config.json of a pull secret of the pod; may be repeated.",
+    help="A pull secret of the pod: Docker's config.json, or the Secret as kubectl prints it; may be repeated.",
 )
 @service_options
 @pass_app
@@ -190,7 +189,7 @@ def _request(
         who,
         PullPolicy(policy) if policy is not None else wanted.policy,
         wanted.handler,
-        [_secret(path, who.namespace) for path in secrets],
+        [secret for path in secrets for secret in _secrets(path, who.namespace)],
         ObjectReference("Pod", who.name, who.namespace, who.uid),
     )
 
@@ -232,13 +231,16 @@ def _pod(text: str, uid: str) -> SandboxMetadata:
     return SandboxMetadata(name, uid, namespace)
 
 
-def _secret(path: Path, namespace: str) -> PullSecret:
+def _secrets(path: Path, namespace: str) -> list[PullSecret]:
+    from imagestore.node.pull_secret_file import pull_secrets
+
     try:
         data = files.read_regular(path, _MAX_SECRET_BYTES)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
-    # A path says nothing about the content, so secrets are the same only if their content is.
-    return PullSecret(namespace, path.name, str(Digest.of(data)), DOCKER_CONFIG_JSON, {".dockerconfigjson": data})
+    found, remarks = pull_secrets(data, str(path), namespace=namespace, name=path.name)
+    warn(str(path), remarks)
+    return found
 
 
 def _handler(found: Connected, handler: str, name: str | None, path: Path | None) -> str:

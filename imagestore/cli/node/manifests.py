@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from imagestore.node.runtime_class import RuntimeClass
+    from imagestore.resources.documents import Document
     from imagestore.resources.pod import Pod
 
 
@@ -63,14 +64,6 @@ def read_runtime_classes(path: Path | None) -> list[RuntimeClass]:
         return parse_runtime_classes(documents)
 
 
-def read_pod_document(path: Path) -> dict[str, Any]:
-    """The one object of a file; see read_pod_documents()."""
-    documents = read_pod_documents(path)
-    if len(documents) != 1:
-        raise InvalidResourcesError(f"{_name_of(path)}: expected one document, found {len(documents)}")
-    return documents[0]
-
-
 def read_pod_documents(path: Path) -> list[dict[str, Any]]:
     """The objects of a file (``-`` for standard input): JSON if it is one object of JSON, else YAML documents.
 
@@ -115,11 +108,12 @@ def manifests(documents: Sequence[dict[str, Any]], classes: Sequence[RuntimeClas
     from imagestore.resources.pod_reading import pod_from_json
 
     objects = objects_of(documents)
-    if len(documents) == 1 and len(objects) <= 1:
-        objects = [*documents]  # paths in messages then start at the list
-    own = [each for each in objects if each.get("kind") == "RuntimeClass"]
-    others = [each for each in objects if is_passed_over(each) and each.get("kind") != "RuntimeClass"]
-    taken = [each for each in objects if each not in own and each not in others]
+    own: list[Document] = []
+    others: list[Document] = []
+    taken: list[Document] = []
+    for each in objects:
+        is_class = each.get("kind") == "RuntimeClass"
+        (own if is_class else others if is_passed_over(each) else taken).append(each)
     if not taken:
         if len(objects) == 1:
             pod_from_json(objects[0])  # raises with what it expected
@@ -128,7 +122,7 @@ def manifests(documents: Sequence[dict[str, Any]], classes: Sequence[RuntimeClas
             hint="give a pod, or an object with a pod template, such as a Deployment",
         )
     known = [*classes, *map(parse_runtime_class, own)]
-    found = [_manifest(dict(each), known, is_named=len(taken) > 1) for each in taken]
+    found = [_manifest(dict(each), known, is_named=objects != [*documents] or len(taken) > 1) for each in taken]
     return found, [f"{name_of(each)}: has no pod, passed over" for each in others]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,17 +16,13 @@ from imagestore.node.edged.config import load
 from imagestore.node.feature_gates import FeatureGates
 from imagestore.node.kubelet_config import KubeletImageSettings, unknown_members
 from imagestore.util.logins import reference_without_login, without_login
+from imagestore.util.text import go_boolean
 from imagestore.util.yaml_documents import read_documents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.node.edged.settings import EdgedSettings
-
-#: Go's texts for true and false (strconv.ParseBool).
-_SWITCHES: Final = dict.fromkeys(("1", "t", "T", "true", "True", "TRUE"), True) | dict.fromkeys(
-    ("0", "f", "F", "false", "False", "FALSE"), False
-)
 
 
 def settings_of(
@@ -58,7 +54,12 @@ def settings_of(
         settings = settings.with_gates(settings.gates.overridden(_gates(feature_gates)))
     source = file or edged_file
     with naming(source) if source is not None else contextlib.nullcontext():
-        settings.check()
+        try:
+            settings.check()
+        except ConfigError as error:
+            if file is not None or edged is None:
+                raise
+            raise ConfigError(edged.located(str(error)), hint=error.hint) from error
     return settings
 
 
@@ -92,7 +93,7 @@ def _gates(text: str) -> dict[str, object]:
     found: dict[str, object] = {}
     for part in filter(None, text.split(",")):
         name, _, value = part.partition("=")
-        switched = _SWITCHES.get(value.strip())
+        switched = go_boolean(value.strip())
         if switched is None:
             raise click.BadParameter(f"{part!r}: expected NAME=true or NAME=false", param_hint="--feature-gates")
         found[name.strip()] = switched
@@ -109,11 +110,11 @@ def edged_config(file: Path, output: str) -> int:
     Values that the embedded kubelet would refuse lead to an error status.
     """
     settings = load(file)
-    faults = settings.kubelet.faults() if settings.profile != "seed" else ()
+    faults = [*map(settings.located, settings.kubelet.faults())] if settings.profile != "seed" else []
     values = _values(settings)
     if output == "json":
         shown = {name: {"value": value, "origin": origin} for name, value, origin in values}
-        render.dump_json({**shown, "warnings": list(settings.warnings), "faults": list(faults)})
+        render.dump_json({**shown, "warnings": list(settings.warnings), "faults": faults})
     else:
         rows = [(name, "-" if value is None else str(value), origin) for name, value, origin in values]
         render.table(("VALUE", "IS", "FROM"), rows)

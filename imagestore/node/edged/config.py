@@ -17,8 +17,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import ConfigError
-from imagestore.node.config_members import Members, endpoint_url, or_default, positive
+from imagestore.errors import ConfigError, UnsupportedRuntimeTypeError
+from imagestore.node.config_members import Members, or_default, positive
 from imagestore.node.edged.member_names import CONFIG, check_placement, respelled, unknown_edged_members
 from imagestore.node.edged.proposal import is_proposal, resolve_proposal
 from imagestore.node.edged.settings import (
@@ -49,6 +49,11 @@ _ALPHA1_SANDBOX: Final = {
 }
 _ALPHA1_MEMORY: Final = 7_852_396_000
 _ALPHA2_SANDBOX: Final = "kubeedge/pause:3.6"
+#: Among the flags of 1.12 and 1.13.
+_FORMER_ENDPOINTS: Final = {
+    "containerRuntimeEndpoint": "remoteRuntimeEndpoint",
+    "imageServiceEndpoint": "remoteImageEndpoint",
+}
 #: Defaults that differ from the kubelet's, or that a kubelet derives from other values.
 _ALPHA2_DEFAULTS: Final = {"nodeStatusMaxImages": 0, "serializeImagePulls": True}
 
@@ -63,7 +68,14 @@ def load(path: Path) -> EdgedSettings:
     documents = read_documents(path)
     if len(documents) != 1:
         raise ConfigError(f"{path}: expected one document, found {len(documents)}")
-    return interpret(documents[0], what=str(path))
+    try:
+        return interpret(documents[0], what=str(path))
+    except UnsupportedRuntimeTypeError as error:
+        raise UnsupportedRuntimeTypeError(error.runtime_type, member=error.member, file=str(path)) from error
+    except ConfigError as error:
+        if str(error).startswith(f"{path}: "):
+            raise
+        raise ConfigError(f"{path}: {error}", hint=error.hint) from error
 
 
 def interpret(value: Mapping[str, object], *, what: str = "edged configuration") -> EdgedSettings:
@@ -89,19 +101,20 @@ def interpret(value: Mapping[str, object], *, what: str = "edged configuration")
     if not isinstance(version, str) or read is None:
         raise ConfigError(f"{what}: apiVersion {str(version)[:100]!r}: expected {_GROUP}/v1alpha1 or v1alpha2")
     short = version.rpartition("/")[2]
-    whole = respelled(value, short)
+    spelling: dict[str, str] = {}
+    whole = respelled(value, short, spelling)
     check_placement(whole, what)
-    settings = read(Members(Members(whole, "").below("modules").mapping("edged"), "modules.edged"))
+    settings = read(Members(whole, "", spelling).below("modules").below("edged"))
     return replace(settings, warnings=(*unknown_edged_members(whole, short), *settings.warnings))
 
 
 def _alpha1(given: Members) -> EdgedSettings:
-    kind = checked_type(given.text("runtimeType") or DOCKER)
+    kind = checked_type(given, "runtimeType", DOCKER)
     runtime = given.text("remoteRuntimeEndpoint")
     image = given.text("remoteImageEndpoint")
     memory, deadline = given.long_integer("edgedMemoryCapacity"), given.integer("imagePullProgressDeadline")
     minutes = or_default(given.integer("runtimeRequestTimeout"), 2)
-    timeout = positive(Duration(minutes * 60 * NANOSECONDS), f"{given.path}.runtimeRequestTimeout")
+    timeout = positive(Duration(minutes * 60 * NANOSECONDS), given.at("runtimeRequestTimeout"))
     kubelet = replace(
         KubeletImageSettings(),
         image_gc_high_threshold_percent=or_default(given.integer("imageGCHighThreshold"), 80),
@@ -118,16 +131,15 @@ def _alpha1(given: Members) -> EdgedSettings:
     return EdgedSettings(
         profile="v1alpha1",
         runtime_type=kind,
-        runtime_endpoint=_checked(runtime or _DOCKERSHIM),
-        image_endpoint=_checked(image or _DOCKERSHIM),
+        runtime_endpoint=given.endpoint("remoteRuntimeEndpoint", runtime or _DOCKERSHIM),
+        image_endpoint=given.endpoint("remoteImageEndpoint", image or _DOCKERSHIM),
         docker_endpoint=given.text("dockerAddress") or DOCKER_ENDPOINT,
         request_timeout=timeout,
         sandbox_image=given.text("podSandboxImage") or _ALPHA1_SANDBOX.get(platform.machine(), "kubeedge/pause:3.1"),
         memory_bytes=or_default(memory, _ALPHA1_MEMORY),
-        stall_limit=positive(
-            Duration(or_default(deadline, 60) * NANOSECONDS), f"{given.path}.imagePullProgressDeadline"
-        ),
+        stall_limit=positive(Duration(or_default(deadline, 60) * NANOSECONDS), given.at("imagePullProgressDeadline")),
         kubelet=kubelet,
+        places={f"{name}Percent": given.at(name) for name in ("imageGCHighThreshold", "imageGCLowThreshold")},
         origins={name: _origin(given, name) for name in (*names, *more)},
         warnings=tuple(warnings),
     )
@@ -141,7 +153,7 @@ def _alpha2(given: Members) -> EdgedSettings:
     image = config.text("imageServiceEndpoint") or given.text("remoteImageEndpoint")
     # An empty text removes the default, and the kubelet then uses the runtime's endpoint.
     is_following = image is None and ("imageServiceEndpoint" in config or "remoteImageEndpoint" in given)
-    kind = checked_type(given.text("containerRuntime") or REMOTE)
+    kind = checked_type(given, "containerRuntime", REMOTE)
     warnings = [*unknown_members(given.mapping(CONFIG), path=config.path)]
     if kind == DOCKER:
         warnings.append(
@@ -161,19 +173,21 @@ def _alpha2(given: Members) -> EdgedSettings:
             "imageServiceEndpoint": "" if is_following else image or default,
         },
         path=config.path,
+        spelling=config.spelling,
         is_zero_given=True,
     )
     deadline = given.duration("imagePullProgressDeadline") or STALL_LIMIT
     return EdgedSettings(
         profile="v1alpha2",
         runtime_type=kind,
-        runtime_endpoint=_checked(kubelet.container_runtime_endpoint),
-        image_endpoint=_checked(kubelet.image_service_endpoint),
+        runtime_endpoint=_endpoint(kubelet.container_runtime_endpoint, "containerRuntimeEndpoint", given),
+        image_endpoint=_endpoint(kubelet.image_service_endpoint, "imageServiceEndpoint", given),
         docker_endpoint=given.text("dockerEndpoint") or DOCKER_ENDPOINT,
         request_timeout=kubelet.runtime_request_timeout,
         sandbox_image=given.text("podSandboxImage") or _ALPHA2_SANDBOX,
-        stall_limit=positive(deadline, f"{given.path}.imagePullProgressDeadline"),
+        stall_limit=positive(deadline, given.at("imagePullProgressDeadline")),
         kubelet=kubelet,
+        places={name: config.at(name) for name in given.mapping(CONFIG)},
         origins={
             "containerRuntime": _origin(given, "containerRuntime"),
             "dockerEndpoint": _origin(given, "dockerEndpoint"),
@@ -200,6 +214,7 @@ def _origin(given: Members, name: str) -> Origin:
     return Origin.GIVEN if name in given else Origin.DEFAULT
 
 
-def _checked(endpoint: str) -> str:
-    endpoint_url(endpoint)
-    return endpoint
+def _endpoint(text: str, name: str, given: Members) -> str:
+    """An endpoint of v1alpha2, whichever of two members gave it."""
+    config = given.below(CONFIG)
+    return config.endpoint(name, text) if name in config else given.endpoint(_FORMER_ENDPOINTS[name], text)

@@ -46,8 +46,8 @@ _ALPHA2_EDGED: Final[Table] = {
     ),
     CONFIG: MEMBERS,
 }
-_MODULES: Final = leaves("dbTest deviceTwin edgeHub edgeMesh edgeStream eventBus metaManager serviceBus")
-_TOP: Final = leaves("apiVersion database featureGates kind")
+_MODULES: Final = leaves("dbTest deviceTwin edgeHub edgeMesh edgeStream eventBus metaManager serviceBus taskManager")
+_TOP: Final = leaves("apiVersion database edgecoreVersion featureGates kind")
 _EDGED: Final = {"v1alpha1": _ALPHA1_EDGED, "v1alpha2": _ALPHA2_EDGED}
 #: Names of v1alpha2 by those of v1alpha1.
 _RENAMED: Final = {
@@ -61,24 +61,37 @@ _FORMERLY: Final = {new.removeprefix(f"{CONFIG}."): old for old, new in _RENAMED
 _EDGED_PATH: Final = "modules.edged"
 
 
-def respelled(value: Mapping[str, object], version: str = "") -> dict[str, object]:
-    """An object with its names in KubeEdge's spelling; without a version only the topmost names."""
+def respelled(
+    value: Mapping[str, object], version: str = "", spelling: dict[str, str] | None = None
+) -> dict[str, object]:
+    """An object with its names in KubeEdge's spelling; without a version only the topmost names.
+
+    Args:
+        value: the object.
+        version: of its form.
+        spelling: gets the paths of members as they are written, by those in KubeEdge's spelling.
+    """
     edged = _EDGED.get(version)
     modules: Table = {**_MODULES, "edged": edged}
-    return _respelled(value, {**_TOP, "modules": modules if edged is not None else None}, "")
+    table: Table = {**_TOP, "modules": modules if edged is not None else None}
+    return _respelled(value, table, ("", ""), {} if spelling is None else spelling)
 
 
-def _respelled(value: Mapping[str, object], table: Table, path: str) -> dict[str, object]:
+def _respelled(
+    value: Mapping[str, object], table: Table, paths: tuple[str, str], spelling: dict[str, str]
+) -> dict[str, object]:
     by_lower = {name.lower(): name for name in table}
     found: dict[str, object] = {}
     for given, inner in value.items():
         name = by_lower.get(given.lower(), given)
-        here = f"{path}.{name}" if path else name
+        here, written = (f"{path}.{each}" if path else each for path, each in zip(paths, (name, given), strict=True))
+        if here != written:
+            spelling[here] = written
         if name in found:
             raise ConfigError(f"{here[:200]} is given twice, in two spellings", hint="remove one of them")
         below = table.get(name)
         if isinstance(below, dict) and isinstance(inner, dict):
-            found[name] = _respelled(inner, below, here)
+            found[name] = _respelled(inner, below, (here, written), spelling)
         else:
             found[name] = inner
     return found

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.node.config_members import Members, endpoint_url, positive
+from imagestore.node.config_members import Members, positive
 from imagestore.node.edged.settings import (
     DOCKER,
     DOCKER_ENDPOINT,
@@ -57,19 +57,20 @@ def is_proposal(value: Mapping[str, object]) -> bool:
 
 def resolve_proposal(value: Mapping[str, object]) -> EdgedSettings:
     """The settings of decoded parameters, with the proposal's defaults."""
-    given = Members(_named(value), "")
-    kind = checked_type(given.text("runtimeType") or DOCKER)
+    spelling: dict[str, str] = {}
+    given = Members(_named(value, spelling), "", spelling)
+    kind = checked_type(given, "runtimeType", DOCKER)
     runtime, image = given.text("remoteRuntimeEndpoint"), given.text("remoteImageEndpoint")
-    timeout, sandbox = given.duration("runtimeRequestTimeout"), given.text("podSandboxImage")
+    timeout, sandbox = _timeout(given), given.text("podSandboxImage")
     memory = given.long_integer("memoryCapacity")
     if timeout is not None:
-        positive(timeout, "runtimeRequestTimeout")
+        positive(timeout, given.at("runtimeRequestTimeout"))
     if memory is not None and memory <= 0:
-        raise ConfigError(f"memory capacity {memory}: expected more than zero")
+        raise ConfigError(f"{given.at('memoryCapacity')}: memory capacity {memory}: expected more than zero")
     is_remote = kind == REMOTE
-    for endpoint in (runtime, image) if is_remote else ():
+    for name, endpoint in (("remoteRuntimeEndpoint", runtime), ("remoteImageEndpoint", image)) if is_remote else ():
         if endpoint is not None:
-            endpoint_url(endpoint)
+            given.endpoint(name, endpoint)
     resolved = runtime or (_RUNTIME_ENDPOINT if is_remote else "")
     warnings = [*_slips(value)]
     if not is_remote and (runtime or image):
@@ -101,6 +102,15 @@ def resolve_proposal(value: Mapping[str, object]) -> EdgedSettings:
     )
 
 
+def _timeout(given: Members) -> Duration | None:
+    """A duration; the first release, which has hyphens in its names, counts minutes."""
+    name = "runtimeRequestTimeout"
+    if "-" not in given.at(name) or given.is_text(name):
+        return given.duration(name)
+    minutes = given.integer(name)
+    return None if minutes is None else Duration(minutes * 60 * NANOSECONDS)
+
+
 def _origins(values: Mapping[str, str | Duration | int | None], *, is_remote: bool) -> dict[str, Origin]:
     found: dict[str, Origin] = {}
     for name, value in values.items():
@@ -116,15 +126,18 @@ def _origins(values: Mapping[str, str | Duration | int | None], *, is_remote: bo
     return found
 
 
-def _named(value: Mapping[str, object]) -> dict[str, object]:
+def _named(value: Mapping[str, object], spelling: dict[str, str]) -> dict[str, object]:
+    """The parameters by their names in the proposal, and their paths as written."""
     found: dict[str, object] = {}
-    for name, each in (*value.items(), *Members(value, "").mapping("edged").items()):
+    inner = Members(value, "").mapping("edged")
+    for path, name, each in (*(("", *item) for item in value.items()), *(("edged.", *item) for item in inner.items())):
         known = _NAMES.get(_plain(name))
         if known is None:
             continue
+        written = f"{path}{name}"[:200]
         if known in found:
-            raise ConfigError(f"edged: {known} is given twice, in two spellings")
-        found[known] = each
+            raise ConfigError(f"{written}: {known} is given twice, the other time as {spelling[known]}")
+        found[known], spelling[known] = each, written
     return found
 
 

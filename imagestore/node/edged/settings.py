@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,8 @@ from imagestore.util.durations import NANOSECONDS, Duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from imagestore.node.config_members import Members
 
 DOCKER: Final = "docker"
 REMOTE: Final = "remote"
@@ -44,6 +47,7 @@ class EdgedSettings:
         memory_bytes: capacity that the node reports; None if not set.
         stall_limit: a pull without progress for this long is cancelled.
         kubelet: settings of the kubelet that edged embeds.
+        places: paths in the file by the kubelet's names of members.
         origins: origin of each value by its name in the file.
         warnings: about the file.
     """
@@ -58,12 +62,19 @@ class EdgedSettings:
     memory_bytes: int | None = None
     stall_limit: Duration = STALL_LIMIT
     kubelet: KubeletImageSettings = field(default_factory=KubeletImageSettings)
+    places: Mapping[str, str] = field(default_factory=dict, hash=False)
     origins: Mapping[str, Origin] = field(default_factory=dict, hash=False)
     warnings: tuple[str, ...] = ()
 
+    def located(self, fault: str) -> str:
+        """A fault of the kubelet's settings, with the members that it names as the file has them."""
+        named = [place for name, place in self.places.items() if re.search(rf"\b{re.escape(name)}\b", fault)]
+        return f"{fault} ({', '.join(named)})" if named else fault
 
-def checked_type(runtime_type: str) -> str:
+
+def checked_type(given: Members, name: str, default: str) -> str:
     """The runtime type; UnsupportedRuntimeTypeError if it isn't exactly docker or remote."""
+    runtime_type = given.text(name) or default
     if runtime_type not in (DOCKER, REMOTE):
-        raise UnsupportedRuntimeTypeError(runtime_type)
+        raise UnsupportedRuntimeTypeError(runtime_type, member=given.at(name))
     return runtime_type

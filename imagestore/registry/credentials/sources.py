@@ -8,12 +8,13 @@
 
 A helper that the file names is asked first. If it has no entry but the file has one with content, the file's is used,
 and the provenance says so. A helper that *fails* ends the search: going on would send other credentials, or none, than
-the user chose (CVE-2021-41092).
+the user chose (CVE-2021-41092). A file that this user may not read is passed over, unless the user named it.
 """
 
 from __future__ import annotations
 
 import enum
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from imagestore.registry.credentials.helper import HelperPool
     from imagestore.util.cancel import CancelToken
 
+log = logging.getLogger(__name__)
+
 _SHADOWED: Final = "an earlier place has credentials"
 
 
@@ -39,6 +42,7 @@ class Outcome(enum.Enum):
     USED = "used"
     SHADOWED = "shadowed"
     NO_FILE = "no file"
+    UNREADABLE = "can't be read"
     NO_ENTRY = "no entry"
     NOT_ASKED = "not asked"
     FAILED = "failed"
@@ -171,6 +175,13 @@ class AuthFileSource:
         try:
             file = self._load()
         except ConfigError as error:
+            if isinstance(error.__cause__, PermissionError) and not self.is_required:
+                # Of another user, as what root's podman leaves in /run.
+                log.warning("%s; going on with the next place for logins", error)
+                step = LookupStep(
+                    self.path, "", Outcome.UNREADABLE, f"{error.__cause__.strerror}, so it is passed over"
+                )
+                return SourceResult(None, (step,))
             return SourceResult(None, (LookupStep(self.path, "", Outcome.FAILED, str(error)),), error)
         if file is None:
             return SourceResult(None, (LookupStep(self.path, "", Outcome.NO_FILE, "there is no such file"),))

@@ -29,7 +29,7 @@ from imagestore.registry.transport import addresses, tls, urls
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.direct import DirectTransport
 from imagestore.registry.transport.errors import FAULTS, translated
-from imagestore.registry.transport.messages import Response, Sender, body_reader, check_head, parse_length
+from imagestore.registry.transport.messages import PATIENT, Response, Sender, body_reader, check_head, parse_length
 from imagestore.registry.transport.network import EXCHANGE, Exchange, Timeouts
 from imagestore.registry.transport.proxy import ProxiedTransport, ProxyRules
 
@@ -117,7 +117,7 @@ class HttpSender:
         proxy = "" if self._given is not None or self._unix_socket else self._proxies.proxy_for(origin)
         transport = self._transport(origin, towards, proxy, public_only=public_only)
         timeouts = self._timeouts
-        if request.method == "PUT":
+        if request.extensions.get(PATIENT):
             timeouts = replace(timeouts, head=max(timeouts.head, timeouts.commit))
         exchange = Exchange(cancel, timeouts)
         if not isinstance(request.stream, httpx.ByteStream):
@@ -158,7 +158,7 @@ class HttpSender:
         proxy: str,
     ) -> Response:
         connect, idle = settings.dial_timeout_seconds or self._timeouts.connect, self._timeouts.idle
-        answered = self._timeouts.commit if request.method == "PUT" else idle
+        answered = max(idle, self._timeouts.commit) if request.extensions.get(PATIENT) else idle
         limits = {"connect": connect, "read": answered, "write": idle, "pool": idle}
         request.extensions = {"timeout": limits, EXCHANGE: exchange, _TRANSPORT: transport}
         with ExitStack() as stack:

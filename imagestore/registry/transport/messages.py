@@ -20,14 +20,18 @@ if TYPE_CHECKING:
     from imagestore.registry.transport.addresses import Origin
     from imagestore.util.cancel import CancelToken
 
+#: Whether a request's extensions ask to wait long for the answer: in a push the other end often has work to do first.
+PATIENT: Final = "imagestore.patient"
 _MAX_HEADER_COUNT: Final = 256
 _MAX_HEADER_BYTES: Final = 64 * 1024
 _PIECE_BYTES: Final = 64 * 1024
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-# The header fields that another host gets.
-_KEPT_ELSEWHERE: Final = frozenset({"accept", "range"})
+# Those that keep the method; the others turn a write into a GET (RFC 9110, section 15.4).
+_SAME_METHOD: Final = frozenset({307, 308})
+# The header fields that another host gets: what is wanted, and what the body is.
+_KEPT_ELSEWHERE: Final = frozenset({"accept", "range", "content-type", "content-range"})
 # What httpx makes for each request.
 _MADE: Final = frozenset({"host", "content-length"})
 # Digests are over bytes as stored; a transfer coding would only allow decompression bombs.
@@ -65,11 +69,22 @@ def make_request(
     return request
 
 
-def redirected(request: httpx.Request, url: str, *, only: Collection[str] | None = None) -> httpx.Request:
-    """The same request to another address; with ``only``, with these header fields (in lower case) and no others."""
+def redirected(
+    request: httpx.Request,
+    url: str,
+    *,
+    only: Collection[str] | None = None,
+    body: Callable[[], Iterable[bytes]] | None = None,
+) -> httpx.Request:
+    """The same request to another address; with ``only``, with these header fields (in lower case) and no others.
+
+    A body that was sent in pieces comes from ``body`` again.
+    """
     fields = request.headers.multi_items()
     kept = [(name, value) for name, value in fields if name not in _MADE and (only is None or name in only)]
-    return make_request(request.method, url, kept, request.content or None)
+    if body is None:
+        return make_request(request.method, url, kept, request.content or None)
+    return make_request(request.method, url, [*kept, ("Content-Length", request.headers["Content-Length"])], body())
 
 
 def parse_length(text: str) -> int | None:
@@ -132,6 +147,11 @@ class Response:
         return parse_length(self.headers.get("Content-Length", ""))
 
     @property
+    def is_success(self) -> bool:
+        """Whether the status is any of those that mean success."""
+        return 200 <= self.status < 300
+
+    @property
     def host(self) -> str:
         """Who answered, for messages."""
         return urls.host_port(urls.origin_of(self.url))
@@ -188,13 +208,20 @@ class Sender(Protocol):
 
 
 def follow_redirects(
-    request: httpx.Request, send: Callable[[httpx.Request], Response], *, home: Origin, most: int
+    request: httpx.Request,
+    send: Callable[[httpx.Request], Response],
+    *,
+    home: Origin,
+    most: int,
+    body: Callable[[], Iterable[bytes]] | None = None,
 ) -> Response:
-    """Send a GET or HEAD and follow at most so many redirects; ``home`` is the origin whose secrets it may carry.
+    """Send a request and follow at most so many redirects; ``home`` is the origin whose secrets it may carry.
 
     Blobs are usually served by a storage host under a signed URL. ``Authorization`` and every configured header are
     dropped as soon as scheme, host or port differ from the registry's, and are not restored when a later hop returns
     (CVE-2026-50151, GHSA-vh4v-2xq2-g5cg; storage services also refuse a signed request with a second authorization).
+
+    A write is repeated where a 307 or 308 sends it, with the pieces of its ``body`` from the beginning.
 
     Raises:
         ProtocolError: a redirect can't be followed, or there are too many.
@@ -205,7 +232,7 @@ def follow_redirects(
         if response.status not in _REDIRECTS:
             return response
         with response:
-            request = _next_request(request, response, home)
+            request = _next_request(request, response, home, body)
         if str(request.url) in seen or len(seen) > most:
             host = urls.host_port(home)
             message = f"{host}: redirects in a circle or more than {most} times"
@@ -213,11 +240,13 @@ def follow_redirects(
         seen.add(str(request.url))
 
 
-def _next_request(request: httpx.Request, response: Response, home: Origin) -> httpx.Request:
+def _next_request(
+    request: httpx.Request, response: Response, home: Origin, body: Callable[[], Iterable[bytes]] | None
+) -> httpx.Request:
     here = urls.origin_of(str(request.url))
     host, status = urls.host_port(here), response.status
     location = response.headers.get("Location", "").strip()
-    if request.method not in {"GET", "HEAD"}:
+    if request.method not in {"GET", "HEAD"} and status not in _SAME_METHOD:
         raise ProtocolError(f"{host}: a {request.method} is not redirected", host=host, status=status)
     if not location:
         raise ProtocolError(f"{host}: answered {status} without a Location to go to", host=host, status=status)
@@ -229,4 +258,4 @@ def _next_request(request: httpx.Request, response: Response, home: Origin) -> h
     if here.scheme == "https" and there.scheme != "https":
         message = f"{host}: redirects from https to {urls.shown(target)}, which is not encrypted"
         raise ProtocolError(message, host=host, status=status)
-    return redirected(request, target, only=None if there == home == here else _KEPT_ELSEWHERE)
+    return redirected(request, target, only=None if there == home == here else _KEPT_ELSEWHERE, body=body)

@@ -49,7 +49,8 @@ class Timeouts:
     Attributes:
         connect: for a connection, TLS included.
         idle: longest time without a byte.
-        commit: instead of ``idle`` and ``head`` after a PUT: a registry may have to assemble a large upload.
+        commit: instead of ``idle`` and ``head`` after a write: a registry may have to assemble a large upload, and a
+            proxy may take a whole body before it passes it on.
         keep_alive: how long an idle connection is kept.
         head: for the whole head of a response.
         body: a long body must be fast enough to arrive whole in this time.

@@ -161,10 +161,12 @@ def _docker_layer(name: str, layer: Descriptor, diff_id: Digest, read: Read, can
     def _pieces() -> Iterator[bytes]:
         verifier = Verifier(diff_id, what=f"layer {layer.digest} uncompressed")
         packed = read(layer)
-        for piece in decompressed(packed, kind, what=f"layer {layer.digest}") if kind else packed:
-            cancel.check()
-            verifier.update(piece)
-            yield piece
+        what = f"layer {layer.digest}"
+        with contextlib.closing(decompressed(packed, kind, what=what) if kind else packed) as pieces:
+            for piece in pieces:
+                cancel.check()
+                verifier.update(piece)
+                yield piece
         verifier.finish()
 
     # By the bytes: labels on layers are wrong now and then.

@@ -7,9 +7,12 @@ in a row are one stream. Each output piece is bounded, so that a few bytes can't
 from __future__ import annotations
 
 import bz2
+import contextlib
+import functools
 import lzma
 import re
 import sys
+import threading
 import zlib
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -22,8 +25,14 @@ else:
     from backports import zstd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+#: Place of the byte behind it, and its bit that says that the window is the whole content.
+_ZSTD_DESCRIPTOR: Final = 4
+_ZSTD_SINGLE_SEGMENT: Final = 0x20
+_ZSTD_RESERVED: Final = 0x08
+_LEAST_WINDOW_LOG: Final = 10
 #: Number of first bytes that identify the compression.
 HEAD_BYTES: Final = 16
 # bzip2: includes the magic number of a block or of an empty stream's end, since file names may begin with "BZh".
@@ -55,10 +64,17 @@ _PIECE: Final = 1024 * 1024
 #: bytes: so few bytes at first and after an end, then more, since each call releases and takes Python's lock (GIL).
 _LEAST_FED: Final = 32 * 1024
 _MOST_FED: Final = 1024 * 1024
-# A stream states how far back it refers, and so the memory that its reader needs: at most 128 MiB for both, as much as
-# any usual compression level has (xz -9: 64 MiB, zstd --long: 128 MiB). xz needs some more for itself.
-_XZ_MEMORY_BYTES: Final = (128 + 1) * 1024 * 1024
-_ZSTD_WINDOW_LOG: Final = 27
+# A stream states how far back it refers: its window, and the memory that its reader needs. Any usual compression level
+# has less than 128 MiB (xz -9: 64 MiB, zstd --long: 128 MiB); xz needs some more for itself.
+_USUAL_WINDOW_BYTES: Final = 128 * 1024 * 1024
+_XZ_MEMORY_BYTES: Final = _USUAL_WINDOW_BYTES + 1024 * 1024
+# What lzma says of a stream that needs more; it has no other sign.
+_XZ_NEEDS_MORE: Final = "Memory usage limit"
+#: The largest window that is read, as by containerd and podman: that of ``zstd --long=29``.
+MOST_WINDOW_BYTES: Final = 512 * 1024 * 1024
+#: Of all decoders of this process, one has a window of more than the usual size.
+_LARGE_WINDOW: Final = threading.Lock()
+_TURN_SECONDS: Final = 0.1
 # zlib's number for "with gzip's header and trailer".
 _GZIP_WINDOW: Final = 31
 
@@ -112,12 +128,126 @@ class _Gzip:
         return found
 
 
-_DECODERS: Final[dict[str, Callable[[], _Decoder]]] = {
-    "gzip": _Gzip,
-    "bzip2": bz2.BZ2Decompressor,
-    "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES),
-    "zstd": lambda: zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}),
-}
+class _WindowError(Exception):
+    """A stream refers back further than is read."""
+
+
+class _Turn(contextlib.AbstractContextManager["_Turn"]):
+    """One stream's right to a decoder with a large window; the others wait for it.
+
+    Args:
+        check: called while it waits; what it raises ends that.
+    """
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self._is_taken = False
+
+    def take(self) -> None:
+        """Wait for the turn, if it isn't this stream's already."""
+        while not self._is_taken:
+            self._is_taken = _LARGE_WINDOW.acquire(timeout=_TURN_SECONDS)
+            if not self._is_taken:
+                self._check()
+
+    def give_back(self) -> None:
+        """Let another stream have it."""
+        if self._is_taken:
+            self._is_taken = False
+            _LARGE_WINDOW.release()
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
+
+
+class _Zstd:
+    """zstd's decoder, made when the header of the frame says how large a window it needs.
+
+    Args:
+        most: bytes of the window.
+    """
+
+    def __init__(self, turn: _Turn, most: int) -> None:
+        self._turn = turn
+        self._most = most
+        self._head = b""
+        self._decoder: zstd.ZstdDecompressor | None = None
+
+    @property
+    def eof(self) -> bool:
+        """See _Decoder."""
+        return self._decoder is not None and self._decoder.eof
+
+    @property
+    def needs_input(self) -> bool:
+        """See _Decoder."""
+        return self._decoder is None or self._decoder.needs_input
+
+    @property
+    def unused_data(self) -> bytes:
+        """See _Decoder. No frame ends within its header, so all of it is of what was passed last."""
+        return b"" if self._decoder is None else self._decoder.unused_data
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        """See _Decoder.
+
+        Raises:
+            _WindowError: the window is larger than is read.
+        """
+        if self._decoder is None:
+            data = self._head = self._head + data
+            window = _zstd_window(data)
+            if window is None:
+                return b""
+            if window > self._most:
+                raise _WindowError(f"of {window} bytes")
+            if window > _USUAL_WINDOW_BYTES:
+                self._turn.take()
+            window_log = max((window - 1).bit_length(), _LEAST_WINDOW_LOG)
+            self._decoder = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: window_log})
+        found = self._decoder.decompress(data, max_length)
+        if self._decoder.eof:
+            self._turn.give_back()
+        return found
+
+
+def _zstd_window(head: bytes) -> int | None:
+    r"""The window of a zstd frame in bytes (RFC 8878, 3.1.1.1): None while its header isn't whole, 0 for no such frame.
+
+    >>> _zstd_window(b"\x28\xb5\x2f\xfd\0\x88"), _zstd_window(b"\x28\xb5\x2f\xfd\x20\5"), _zstd_window(b"\x28\xb5")
+    (134217728, 5, None)
+    """
+    magic = head[:4]
+    if magic != _ZSTD_MAGIC[: len(magic)]:
+        return 0
+    if len(head) <= _ZSTD_DESCRIPTOR:
+        return None
+    flags = head[_ZSTD_DESCRIPTOR]
+    if flags & _ZSTD_RESERVED:
+        return 0
+    start = _ZSTD_DESCRIPTOR + 1
+    if not flags & _ZSTD_SINGLE_SEGMENT:
+        if len(head) <= start:
+            return None
+        base = 1 << _LEAST_WINDOW_LOG + (head[start] >> 3)
+        return base + base // 8 * (head[start] & 7)
+    # The whole content is the window; its size comes behind the number of a dictionary.
+    start += (0, 1, 2, 4)[flags & 3]
+    size = (1, 2, 4, 8)[flags >> 6]
+    field = head[start : start + size]
+    return int.from_bytes(field, "little") + (256 if size == 2 else 0) if len(field) == size else None
+
+
+def _decoder_of(kind: str, turn: _Turn, window_bytes: int) -> _Decoder:
+    if kind == "gzip":
+        return _Gzip()
+    if kind == "bzip2":
+        return bz2.BZ2Decompressor()
+    if kind == "xz":
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+    return _Zstd(turn, window_bytes)
+
+
 _FAULTS: Final = (zlib.error, lzma.LZMAError, zstd.ZstdError, OSError, EOFError)
 
 
@@ -139,14 +269,23 @@ def unreadable_format(head: bytes) -> str:
     return next((name for name, pattern in _OTHER_HEADS.items() if pattern.match(head)), "")
 
 
-def plain(pieces: Iterator[bytes], *, what: str, check: Callable[[], None] = never_cancelled) -> Iterator[bytes]:
+def plain(
+    pieces: Iterator[bytes],
+    *,
+    what: str,
+    check: Callable[[], None] = never_cancelled,
+    window_bytes: int = MOST_WINDOW_BYTES,
+) -> Generator[bytes]:
     """The bytes, decompressed if they are compressed.
+
+    Whoever doesn't read to the end closes the generator: others may wait for its decoder (see decompressed()).
 
     Args:
         check: called often, also while nothing comes out; what it raises ends the work.
+        window_bytes: the largest window that is read.
 
     Raises:
-        DocumentError: the compressed data is damaged, cut off or followed by something else.
+        DocumentError: the compressed data is damaged, cut off or followed by something else, or has a larger window.
 
     >>> b"".join(plain(iter([b"ab", b"c"]), what="test"))
     b'abc'
@@ -158,22 +297,36 @@ def plain(pieces: Iterator[bytes], *, what: str, check: Callable[[], None] = nev
             break
     kind = compression_of(head)
     chained = _chained(head, pieces)
-    yield from decompressed(chained, kind, what=what, check=check) if kind else chained
+    yield from decompressed(chained, kind, what=what, check=check, window_bytes=window_bytes) if kind else chained
 
 
 def decompressed(
-    pieces: Iterator[bytes], kind: str, *, what: str, check: Callable[[], None] = never_cancelled
-) -> Iterator[bytes]:
+    pieces: Iterator[bytes],
+    kind: str,
+    *,
+    what: str,
+    check: Callable[[], None] = never_cancelled,
+    window_bytes: int = MOST_WINDOW_BYTES,
+) -> Generator[bytes]:
     """Decompress, in pieces of at most 1 MiB.
+
+    A window of more than 128 MiB is read by one stream of this process at a time.
 
     Args:
         kind: see compression_of().
-        check: see plain().
+        check, window_bytes: see plain().
 
     Raises:
-        DocumentError: the data is damaged, cut off, or followed by something else.
+        DocumentError: the data is damaged, cut off, or followed by something else, or has a larger window.
     """
-    make = _DECODERS[kind]
+    with _Turn(check) as turn:
+        make = functools.partial(_decoder_of, kind, turn, window_bytes)
+        yield from _decoded(pieces, make, kind, what, check)
+
+
+def _decoded(
+    pieces: Iterator[bytes], make: Callable[[], _Decoder], kind: str, what: str, check: Callable[[], None]
+) -> Generator[bytes]:
     decoder = make()
     has_begun = False
     size = _LEAST_FED
@@ -191,8 +344,8 @@ def decompressed(
                 check()
                 try:
                     data = decoder.decompress(rest, _PIECE)
-                except _FAULTS as error:
-                    raise DocumentError(what, [f"has damaged {kind} data: {error}"]) from error
+                except (_WindowError, *_FAULTS) as error:
+                    raise _refusal(error, kind, what) from error
                 has_begun = True
                 if data:
                     yield data
@@ -203,6 +356,17 @@ def decompressed(
                     start, rest = start - len(rest), b""
     if not decoder.eof:
         raise DocumentError(what, [f"has {kind} data that is cut off"])
+
+
+def _refusal(error: Exception, kind: str, what: str) -> DocumentError:
+    if not isinstance(error, _WindowError) and _XZ_NEEDS_MORE not in str(error):
+        return DocumentError(what, [f"has damaged {kind} data: {error}"])
+    window = str(error) if isinstance(error, _WindowError) else f"of more than {_USUAL_WINDOW_BYTES} bytes"
+    return DocumentError(
+        what,
+        [f"has {kind} data with a window {window}, which is more than is read here"],
+        hint="compress it with a smaller window: zstd --long=27, xz -9",
+    )
 
 
 def _chained(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:

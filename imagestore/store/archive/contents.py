@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import ContentNotFoundError, SizeMismatchError
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+from imagestore.errors import ContentNotFoundError, DocumentError, SizeMismatchError
+from imagestore.oci.decode import limit_of
 from imagestore.oci.digest import verify
+from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
-from imagestore.store.archive import layout
+from imagestore.store.archive import foreign_layers, layout
 from imagestore.store.archive.compressions import decompressed
 from imagestore.store.archive.source import first_in, read, size_of
 from imagestore.util.files import StreamReader
@@ -88,7 +89,7 @@ class ArchiveOrigin:
         cancel.check()
         raw = self.made.get(descriptor.digest)
         if raw is None:
-            raw = read(self.source, self._place(descriptor), limit_bytes=MAX_DOCUMENT_BYTES)
+            raw = read(self.source, self._place(descriptor), limit_bytes=limit_of(descriptor.kind))
         verify(raw, descriptor.digest, descriptor.size, what=self._what(descriptor))
         return raw
 
@@ -114,10 +115,13 @@ class ArchiveOrigin:
 
         Raises:
             ContentNotFoundError, SizeMismatchError: it isn't, or it hasn't.
+            DocumentError: a foreign layer hasn't; the archive's writer left it out.
         """
         actual = size_of(self.source, self._place(descriptor))
         if descriptor.digest in self.packed:
             return
+        if actual != descriptor.size and descriptor.kind is Kind.FOREIGN_LAYER:
+            raise DocumentError(self._what(descriptor), [foreign_layers.left_out(descriptor)], hint=foreign_layers.HINT)
         if actual != descriptor.size:
             raise SizeMismatchError(self._what(descriptor), expected=descriptor.size, actual=actual)
 
@@ -127,6 +131,9 @@ class ArchiveOrigin:
             name = layout.blob_name(descriptor.digest)
             if first_in(self.source.links, name) or first_in(self.source.others, name):
                 size_of(self.source, name)
+            if descriptor.kind is Kind.FOREIGN_LAYER:
+                said = f"{self._what(descriptor)}: {foreign_layers.left_out(descriptor)}"
+                raise ContentNotFoundError(said, hint=foreign_layers.HINT)
             raise ContentNotFoundError(f"{self._what(descriptor)}: is needed, but missing", hint=_INCOMPLETE)
         return place
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from imagestore.errors import (
@@ -31,14 +31,14 @@ from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest, Verifier, new_hash
 from imagestore.oci.image_config import ImageConfig
 from imagestore.oci.reference import Reference
-from imagestore.store.archive import layout, tar
+from imagestore.store.archive import foreign_layers, layout, tar
 from imagestore.store.archive.compressions import compression_of, decompressed
 from imagestore.store.archive.contents import ArchiveContents, ArchiveOrigin, grouped
 from imagestore.store.archive.index_survey import survey
 from imagestore.store.archive.source import read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator, Mapping
 
     from imagestore.store.archive.contents import ArchiveImage
     from imagestore.store.archive.index_survey import Look
@@ -62,11 +62,16 @@ _HEX: Final = re.compile(r"(?:.*/)?(?:sha256:)?([a-f0-9]{64})(?:\.json)?")
 
 @dataclass(frozen=True, slots=True)
 class SavedImage:
-    """An entry of ``manifest.json``: file names of config and layers (lowest first), and tags."""
+    """An entry of ``manifest.json``: file names of config and layers (lowest first), and tags.
+
+    Attributes:
+        foreign: layers that the archive may have left out, by diff id.
+    """
 
     config: str
     tags: tuple[str, ...]
     layers: tuple[str, ...]
+    foreign: Mapping[Digest, Descriptor] = field(default_factory=dict)
 
 
 def find_images(source: Source, cancel: CancelToken) -> ArchiveContents:
@@ -127,7 +132,7 @@ def _saved(value: Any, path: str, what: str) -> SavedImage:
     layers = _texts(value.get("Layers"), f"{path}.Layers", what)
     if len(layers) > _MAX_LAYERS:
         _refuse(what, f"{path}.Layers: lists {len(layers)} layers, more than the {_MAX_LAYERS} allowed")
-    return SavedImage(config, tags, layers)
+    return SavedImage(config, tags, layers, foreign_layers.described(value.get("LayerSources"), what))
 
 
 def _texts(value: Any, path: str, what: str) -> tuple[str, ...]:
@@ -170,25 +175,28 @@ class _ImageReader:
         self.places[config.digest] = _resolve(source, saved.config)
         layers = []
         for name, diff_id in zip(saved.layers, diff_ids, strict=True):
-            place = _resolve(source, name)
-            layer = self._layers.get((place, diff_id)) or self._layer(place, diff_id)
+            place, layer = self._place_of(name, diff_id, saved.foreign.get(diff_id))
             self._layers[place, diff_id] = layer
             self.places[layer.digest] = place
             if layer.digest == diff_id and (kind := _compression(source, place)):
                 self.packed[diff_id] = kind
-            layers.append(layout.render_descriptor(layer))
-        # Members in the order in which Go's encoder writes containerd's structure.
-        manifest = layout.render(
-            {
-                "schemaVersion": 2,
-                "mediaType": media_types.DOCKER_MANIFEST,
-                "config": layout.render_descriptor(config),
-                "layers": layers,
-            }
-        )
+            layers.append(layer)
+        manifest = layout.render_docker_manifest(config, layers)
         digest = Digest.of(manifest)
         self.made[digest] = manifest
         return Descriptor(media_types.DOCKER_MANIFEST, digest, len(manifest))
+
+    def _place_of(self, name: str, diff_id: Digest, foreign: Descriptor | None) -> tuple[str, Descriptor]:
+        """Where a layer is; a foreign one is verified at once, since there may be something else in its place."""
+        try:
+            place = _resolve(self._source, name)
+            known = self._layers.get((place, diff_id))
+            return place, known or self._layer(place, diff_id, is_verified=foreign is not None)
+        except (DocumentError, IntegrityError) as error:
+            if foreign is None:
+                raise
+            fault = foreign_layers.left_out(foreign)
+            raise DocumentError(f"{self._source.what}: {name[:200]}", [fault], hint=foreign_layers.HINT) from error
 
     def _config(self, saved: SavedImage) -> tuple[Descriptor, tuple[Digest, ...]]:
         """The config of an image, and its diff ids, which are as many as the image's layers."""
@@ -196,7 +204,7 @@ class _ImageReader:
         found = self._configs.get(place)
         raw = b"" if found is not None else read(self._source, place, limit_bytes=MAX_DOCUMENT_BYTES)
         digest = Digest.of(raw) if found is None else found[0].digest
-        stated = _HEX.fullmatch(saved.config)
+        stated = _HEX.fullmatch(saved.config.replace("\\", "/"))
         if stated is not None and stated.group(1) != digest.encoded:
             what = f"{self._source.what}: {saved.config}"
             raise DigestMismatchError(what, expected=f"sha256:{stated.group(1)}", actual=str(digest))
@@ -209,23 +217,24 @@ class _ImageReader:
             _refuse(what, f"$.rootfs.diff_ids: {len(found[1])} diff ids for {len(saved.layers)} layers")
         return found
 
-    def _layer(self, place: str, diff_id: Digest) -> Descriptor:
+    def _layer(self, place: str, diff_id: Digest, *, is_verified: bool = False) -> Descriptor:
         size = self._source.sizes()[place]
         kind = _compression(self._source, place)
-        if not kind:
+        if not kind and not is_verified:
             return Descriptor(media_types.DOCKER_LAYER, diff_id, size)
         what = f"{self._source.what}: {place}"
         packed = new_hash("sha256")
 
-        def _hashed() -> Iterator[bytes]:
+        def _hashed() -> Generator[bytes]:
             for piece in self._source.chunks(place):
                 self._cancel.check()  # of what is empty nothing comes out
                 packed.update(piece)
                 yield piece
 
         verifier = Verifier(diff_id, what=f"{what} uncompressed")
-        for piece in decompressed(_hashed(), kind, what=what):
-            verifier.update(piece)
+        with contextlib.closing(decompressed(_hashed(), kind, what=what) if kind else _hashed()) as pieces:
+            for piece in pieces:
+                verifier.update(piece)
         verifier.finish()
         media_type = _KEPT.get(kind)
         if media_type is None:
@@ -237,10 +246,18 @@ def _compression(source: Source, place: str) -> str:
     return compression_of(next(source.chunks(place), b""))
 
 
+def _spelled(source: Source, name: str) -> str:
+    """A name of ``manifest.json`` as the archive has it: on Windows, Docker wrote backslashes between folders."""
+    found = source.place(name)
+    if "\\" not in name or name.startswith("\\") or found in source.sizes() or found in source.links:
+        return found
+    return source.place(name.replace("\\", "/"))
+
+
 def _resolve(source: Source, name: str) -> str:
     """The file behind a name, through symbolic links that stay inside the archive."""
     sizes = source.sizes()
-    found = tar.clean(name)
+    found = _spelled(source, name)
     for _ in range(_MAX_LINKS):
         if found in sizes:
             return found

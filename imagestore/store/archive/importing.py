@@ -291,6 +291,8 @@ class ImportWork:
             for plan in plans:
                 remove_damaged(self.content, plan.reader.take_damaged())
             importer.store(each for plan in plans for each in plan.wanted)
+            for plan in plans:
+                plan.reader.check_stored_layers(plan.choice.manifest)
             make_names_durable(self.content, everything.values())
             reach("import-record")
             with self.metadata.recording([plan.key for plan in plans]):
@@ -319,6 +321,7 @@ class ImportWork:
     def _report(self, records: tuple[ImageRecord, ...], plans: list[ImportPlan], origin: ArchiveOrigin) -> ImportReport:
         used = {each.digest for plan in plans for each in (*plan.documents, *plan.blobs)}
         sizes = origin.source.sizes()
-        unused = [sizes[place] for digest, place in origin.places.items() if digest not in used]
+        # A link or a pipe under such a name has no size.
+        unused = [sizes.get(place, 0) for digest, place in origin.places.items() if digest not in used]
         images = tuple(Image(record, self.content) for record in records)
         return ImportReport(images, len(unused), sum(unused))

@@ -79,7 +79,7 @@ class SurveyedManifest:
 
 
 def survey(target: Descriptor, documents: Documents, look: Look) -> tuple[SurveyedManifest, ...]:
-    """Look at every manifest below a target, in index order.
+    """Look at every manifest below a target, in index order; an index that is listed again is passed over.
 
     Args:
         target: an index or a manifest; it must be at hand.
@@ -87,7 +87,7 @@ def survey(target: Descriptor, documents: Documents, look: Look) -> tuple[Survey
 
     Raises:
         ContentNotFoundError: the target is missing.
-        DocumentError: a document breaks its rules, or indexes nest or repeat without bound.
+        DocumentError: a document breaks its rules, or indexes nest too deep, or are too many.
     """
     entries = [(target, ())] if target.kind is Kind.MANIFEST else _entries(target, documents, look)
     here = look([entry for entry, _ in entries])
@@ -108,16 +108,17 @@ def _entries(target: Descriptor, documents: Documents, look: Look) -> list[tuple
 
     def _walk(chain: tuple[Descriptor, ...]) -> Iterator[tuple[Descriptor, tuple[Descriptor, ...]]]:
         index = chain[-1]
-        if len(chain) > MAX_DEPTH or len(opened) > MAX_INDEXES or index.digest in opened:
-            raise DocumentError(f"index {target.digest}", ["indexes in it nest too deep, repeat, or are too many"])
+        if len(chain) > MAX_DEPTH or len(opened) > MAX_INDEXES:
+            raise DocumentError(f"index {target.digest}", ["indexes in it nest too deep, or are too many"])
         opened.add(index.digest)
         entries = documents.index(index).manifests
         here = look([entry for entry in entries if entry.kind is Kind.INDEX])
         for entry in entries:
-            if entry.kind is Kind.INDEX and entry.digest in here:
-                yield from _walk((*chain, entry))
-            else:
+            if entry.kind is not Kind.INDEX or entry.digest not in here:
                 yield entry, chain
+            elif entry.digest not in opened:
+                # Others may list it, too. A loop would need a document that has its own digest inside.
+                yield from _walk((*chain, entry))
 
     for number, each in enumerate(_walk((target,))):
         if number >= MAX_ENTRIES:

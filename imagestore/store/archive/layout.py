@@ -10,6 +10,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from imagestore.oci.media_types import DOCKER_MANIFEST as DOCKER_MANIFEST_TYPE
 from imagestore.oci.media_types import OCI_INDEX
 
 if TYPE_CHECKING:
@@ -77,6 +78,21 @@ def render_descriptor(value: Descriptor) -> dict[str, Any]:
     if value.data is not None:
         members["data"] = base64.b64encode(value.data).decode()
     return members
+
+
+def render_docker_manifest(
+    config: Descriptor, layers: Iterable[Descriptor], media_type: str = DOCKER_MANIFEST_TYPE
+) -> bytes:
+    """A manifest for an image without one; Docker's is byte for byte the one that containerd's import makes."""
+    # Members in the order in which Go's encoder writes containerd's structure.
+    return render(
+        {
+            "schemaVersion": 2,
+            "mediaType": media_type,
+            "config": render_descriptor(config),
+            "layers": [render_descriptor(layer) for layer in layers],
+        }
+    )
 
 
 def render(value: object) -> bytes:

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, IntegrityError, InvalidDigestError, InvalidReferenceError
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
+from imagestore.oci.decode import MAX_INDEX_BYTES, decode
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.index import Index
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from imagestore.util.cancel import CancelToken
 
 _MAX_MARK_BYTES: Final = 4096
-# The list of a layout's images is no image's index, and no registry has to take it: ten thousand with long names fit.
-_MAX_INDEX_BYTES: Final = 4 * MAX_DOCUMENT_BYTES
 _SYSTEM_FOLDERS: Final = frozenset({"bin", "dev", "etc", "lib", "proc", "root", "sbin", "sys", "usr", "var"})
 #: Folders at the top that make a file system of it.
 _ENOUGH: Final = 2
@@ -99,8 +97,8 @@ def _find_layout_images(source: Source, cancel: CancelToken) -> ArchiveContents:
         found = str(mark.get("imageLayoutVersion"))[:40]
         raise DocumentError(source.what, [f"has layout version {found!r}, expected {layout.VERSION!r}"])
     what = f"{source.what}: {layout.INDEX}"
-    raw = read(source, layout.INDEX, limit_bytes=_MAX_INDEX_BYTES)
-    index = Index.parse(raw, what=what, limit_bytes=_MAX_INDEX_BYTES)
+    raw = read(source, layout.INDEX, limit_bytes=MAX_INDEX_BYTES)
+    index = Index.parse(raw, what=what)
     usable = [entry for entry in index.manifests if entry.kind in _IMAGES]
     notes = tuple(
         f"{what}: entry {entry.digest} is of type {entry.media_type[:100]!r}{_called(entry)}, neither an index nor a "

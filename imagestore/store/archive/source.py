@@ -53,6 +53,9 @@ class Source(Protocol):
     def sizes(self) -> Mapping[str, int]:
         """Every file with its size in bytes."""
 
+    def place(self, name: str) -> str:
+        """A name that a document of the archive has, as names are here; empty when it leaves the archive."""
+
     def chunks(self, name: str, offset: int = 0) -> Iterator[bytes]:
         """A file's bytes from an offset on, in pieces of at most 1 MiB.
 
@@ -177,6 +180,10 @@ class TarSource:
         """Every file with its size in bytes."""
         return self._sizes
 
+    def place(self, name: str) -> str:
+        """As the members' own names."""
+        return tar.member_name(name)
+
     def chunks(self, name: str, offset: int = 0) -> Iterator[bytes]:
         """A file's bytes from an offset on."""
         size_of(self, name)
@@ -215,6 +222,10 @@ class FolderSource:
     def sizes(self) -> Mapping[str, int]:
         """Every file with its size in bytes."""
         return self._sizes
+
+    def place(self, name: str) -> str:
+        """Below the folder; an absolute name would be a file of this machine."""
+        return tar.clean(name)
 
     def chunks(self, name: str, offset: int = 0) -> Iterator[bytes]:
         """A file's bytes from an offset on."""

@@ -118,7 +118,8 @@ def spool(descriptor: int, *, folder: Path, limit_bytes: int, what: str, cancel:
     with contextlib.ExitStack() as stack:
         with translated("write a temporary file", folder):
             file = stack.enter_context(tempfile.TemporaryFile(dir=folder, buffering=0))
-        yield Spool(plain(_arriving(descriptor, what, cancel), what=what), file, folder, limit_bytes, what, cancel)
+        pieces = stack.enter_context(contextlib.closing(plain(_arriving(descriptor, what, cancel), what=what)))
+        yield Spool(pieces, file, folder, limit_bytes, what, cancel)
 
 
 def _arriving(descriptor: int, what: str, cancel: CancelToken) -> Iterator[bytes]:

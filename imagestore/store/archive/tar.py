@@ -37,6 +37,8 @@ _RECORD: Final = re.compile(rb"([1-9][0-9]{0,7}) ")
 _DECIMAL: Final = re.compile(rb"[0-9]{1,19}")
 _ZEROS: Final = bytes(BLOCK)
 _FILES: Final = frozenset(b"0\x007")
+#: What keywords of extended attributes begin with.
+XATTR: Final = "SCHILY.xattr."
 #: Members of which only the header stands in the archive, whatever size it states.
 _DEVICES: Final = {ord("3"): "a character device", ord("4"): "a block device", ord("6"): "a FIFO"}
 _MAX_SIZE: Final = 2**62
@@ -79,6 +81,15 @@ def scan(read: Callable[[int, int], bytes], what: str, cancel: CancelToken) -> T
     return _Scan(read, what, cancel).run()
 
 
+def member_name(name: str) -> str:
+    """The name of a member in its shortest spelling: an absolute one is below the top, as for skopeo and podman.
+
+    >>> member_name("/blobs/./sha256"), member_name("/../etc/passwd")
+    ('blobs/sha256', '')
+    """
+    return clean(name.lstrip("/"))
+
+
 def clean(name: str) -> str:
     """A member's name in its shortest spelling; empty when it leaves the archive, for any reader.
 
@@ -101,10 +112,13 @@ def clean(name: str) -> str:
 def pax_records(data: bytes) -> list[tuple[str, bytes]]:
     r"""The keywords and values of a PAX extended header: ``<length> <keyword>=<value>`` and a line feed each.
 
+    A record without a value takes back those of its keyword that came before (POSIX.1-2001, pax), and isn't among the
+    result; only extended attributes may be empty.
+
     Raises:
         ValueError: something else is there.
 
-    >>> pax_records(b"12 path=a/b\n9 uid=12\n")
+    >>> pax_records(b"12 path=a/b\n9 uid=12\n9 gid=12\n7 gid=\n")
     [('path', b'a/b'), ('uid', b'12')]
     """
     found = []
@@ -119,7 +133,10 @@ def pax_records(data: bytes) -> list[tuple[str, bytes]]:
             raise ValueError(f"{data[start : start + 40]!r} is no record of an extended header")
         found.append((keyword.decode("utf-8", "surrogateescape"), value))
         start = end
-    return found
+    taken_back = {
+        keyword: place for place, (keyword, value) in enumerate(found) if not value and not keyword.startswith(XATTR)
+    }
+    return [each for place, each in enumerate(found) if place > taken_back.get(each[0], -1)] if taken_back else found
 
 
 class _Scan:
@@ -146,8 +163,6 @@ class _Scan:
             count += 1
             if count > MAX_MEMBERS:
                 self._refuse(f"has more than {MAX_MEMBERS} members")
-        if self._extra or self._sparse:
-            self._refuse("ends after an extended header, before the member it belongs to")
         return self._table
 
     def _block(self, position: int) -> bytes:
@@ -199,7 +214,7 @@ class _Scan:
             self._add(name, link=link)
             return start
         if header.kind == ord("1"):
-            file = self._table.files.get(clean(link))
+            file = self._table.files.get(member_name(link))
             if file is None or size:
                 self._add(name, other=f"a hard link to {link[:200]!r}, which is no file before it")
                 return start
@@ -243,7 +258,7 @@ class _Scan:
         return name.endswith("/")
 
     def _add(self, name: str, *, file: Span | None = None, link: str | None = None, other: str = "") -> None:
-        key = clean(name)
+        key = member_name(name)
         if not key or key == ".":
             self._refuse(f"member {name[:200]!r} has a name that leaves the archive, or that readers disagree on")
         table = self._table
@@ -302,7 +317,7 @@ class _Scan:
         for keyword, value in records:
             if keyword.startswith(PAX_PREFIX):
                 self._sparse.append((keyword.removeprefix(PAX_PREFIX), value))
-            elif value and keyword in ("path", "linkpath", "size"):
+            elif keyword in ("path", "linkpath", "size"):
                 found[keyword] = value
         return found
 

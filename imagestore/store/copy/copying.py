@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from imagestore.errors import ImageNotFoundError, InvalidInputError
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
+from imagestore.registry.events import Noticed
 from imagestore.store import leases
 from imagestore.store.archive import exporting, importing, source
 from imagestore.store.archive.contents import NAMELESS
 from imagestore.store.archive.import_names import picked
 from imagestore.store.archive.oci_layout import image_finders
+from imagestore.store.copy.compressing import compressed, made_manifest
 from imagestore.store.copy.options import CopiedBlob, CopyReport, ImageLocation, LocationKind
 from imagestore.store.copy.referrers import no_referrers, referrers_of
 from imagestore.store.copy.registry_target import RegistryTarget
@@ -99,11 +101,30 @@ class CopyWork:
             InvalidInputError: source and destination don't go together, or an option doesn't go with them.
             ImageStoreError: as :meth:`imagestore.store.copy.registry_target.RegistryTarget.run` and write_archive().
         """
-        with self._opened(origin) as opened:
+        with self._opened(origin) as found, self._fitting(origin, found, destination) as opened:
             if destination.is_archive:
                 return self._write_archive(opened, destination)
             reference = Reference.parse(destination.name)
             return RegistryTarget(self.client, reference, self.options, self.observer, self.cancel).run(opened)
+
+    @contextlib.contextmanager
+    def _fitting(self, origin: ImageLocation, found: CopySource, destination: ImageLocation) -> Iterator[CopySource]:
+        """The image in a form for its destination: that of a docker-archive has no digest to keep, all others have."""
+        is_registry = destination.kind is LocationKind.REGISTRY
+        is_saved = origin.is_archive and found.referrers is None
+        is_stored = origin.kind is LocationKind.STORE and is_registry and not self.options.has_referrers
+        is_bound = is_registry and Reference.parse(destination.name).digest is not None
+        made = made_manifest(found) if is_saved or is_stored else None
+        if made is None or is_bound or destination.kind is LocationKind.DOCKER_ARCHIVE:
+            yield found
+            return
+        with compressed(found, made, self.scratch, is_oci=not is_registry, cancel=self.cancel) as opened:
+            if is_stored and opened is not found:
+                told = f"{opened.image.target.digest}, not {found.image.target.digest}"
+                self.observer(
+                    Noticed(f"a docker-archive's plain layers are sent compressed, so the digest there is {told}")
+                )
+            yield opened
 
     def _opened(self, origin: ImageLocation) -> AbstractContextManager[CopySource]:
         if origin.kind is LocationKind.STORE:

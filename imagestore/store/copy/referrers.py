@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import DocumentError, InvalidInputError
+from imagestore.errors import DocumentError, InvalidInputError, NotFoundError
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.media_types import Kind
 from imagestore.oci.referrers import subject_of
@@ -103,7 +103,7 @@ def find_referrers(
     Raises:
         InvalidInputError: the store doesn't have them.
         RegistryError, IntegrityError, DocumentError, NotFoundError: a list or a manifest can't be had, or there are too
-            many.
+            many. One that is listed and isn't there any more is left out.
     """
     pending = deque(dict.fromkeys(subjects))
     seen = set(pending)
@@ -119,7 +119,10 @@ def find_referrers(
                 observer(Noticed(f"referrer {entry.digest} is no manifest and is left out"))
                 continue
             bare = _bare(entry)
-            raw, manifest = documents.raw(bare), documents.manifest(bare)
+            manifest = _read(bare, documents, observer)
+            if manifest is None:
+                continue
+            raw = documents.raw(bare)
             if subject_of(raw, f"manifest {entry.digest}") != subject:
                 observer(
                     Noticed(f"{entry.digest} is listed as a referrer of {subject}, does not name it and is left out")
@@ -156,7 +159,9 @@ def fetch_referrers(
     for entry in entries:
         if entry.kind is not Kind.MANIFEST:
             observer(Noticed(f"referrer {entry.digest} is no manifest and is left out"))
-    manifests = [(bare, documents.manifest(bare)) for bare in map(_bare, entries) if bare.kind is Kind.MANIFEST]
+    wanted = [bare for bare in map(_bare, entries) if bare.kind is Kind.MANIFEST]
+    found = [(bare, _read(bare, documents, observer)) for bare in wanted]
+    manifests = [(bare, manifest) for bare, manifest in found if manifest is not None]
     source = CopySource(ExportedImage(reference, entries[0], (), (), ()), documents, client)
     read = functools.partial(source.pieces, cancel=cancel)
     blobs = {each.digest: each for bare, manifest in manifests for each in (bare, *manifest.children)}
@@ -164,6 +169,15 @@ def fetch_referrers(
     index = layout.render_index(_described(bare, manifest) for bare, manifest in manifests)
     files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, index)]
     return write_folder(folder, files, observer=observer, cancel=cancel)
+
+
+def _read(bare: Descriptor, documents: Documents, observer: Observer) -> Manifest | None:
+    """A listed manifest; None if it isn't there any more. A list under a tag names what was deleted since."""
+    try:
+        return documents.manifest(bare)
+    except NotFoundError as error:
+        observer(Noticed(f"referrer {bare.digest} is listed, is not there and is left out ({error})"))
+        return None
 
 
 def _described(bare: Descriptor, manifest: Manifest) -> Descriptor:

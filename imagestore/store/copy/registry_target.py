@@ -7,11 +7,12 @@ Uploaded blobs stay in the registry, and the next copy does not send them again.
 from __future__ import annotations
 
 import itertools
+import re
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import DigestMismatchError, InvalidInputError, RegistryError
+from imagestore.errors import DigestMismatchError, InvalidInputError, NotFoundError, RegistryError
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.media_types import Kind
 from imagestore.oci.referrers import subject_of
@@ -22,6 +23,7 @@ from imagestore.store.copy.referrers import referrers_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
     from imagestore.oci.reference import Reference
     from imagestore.registry.client import RegistryClient
@@ -29,12 +31,18 @@ if TYPE_CHECKING:
     from imagestore.registry.push import RepositoryWriter
     from imagestore.store.copy.options import CopyOptions
     from imagestore.store.copy.sources import CopySource
+    from imagestore.store.pull.sources import Documents
     from imagestore.util.cancel import CancelToken
 
 #: Parallel uploads, as many as containerd's.
 _PARALLEL: Final = 3
 #: Status codes with which registries refuse an index whose manifests they lack.
 _REFUSALS: Final = frozenset({400, 404, 412, 422})
+#: How a registry says that it lacks a blob of a manifest: BLOB_UNKNOWN or MANIFEST_BLOB_UNKNOWN.
+_BLOB_UNKNOWN: Final = "BLOB_UNKNOWN"
+#: Seconds before a manifest is written again, once for each.
+_PAUSES: Final = (0.0, 2.0)
+_ADDRESS: Final = re.compile(r"(?i)https?://[^/?#\s]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +72,13 @@ class RegistryTarget:
             raise DigestMismatchError(str(self.reference), expected=str(wanted), actual=str(image.target.digest))
         referrers = referrers_of(source, observer=self.observer) if self.options.has_referrers else ()
         manifests = [found.manifest for found in image.manifests if found.manifest is not None]
+        everything = [*manifests, *(each.manifest for each in referrers)]
+        blobs = _sent_blobs(everything)
+        foreign = {child.digest for each in everything for child in each.children} - {blob.digest for blob in blobs}
+        if foreign:
+            self.observer(Noticed(f"{len(foreign)} foreign layers stay at the addresses that the manifest has of them"))
         with self.cancel.child() as token:
             writer = self.client.writer(self.reference, cancel=token)
-            blobs = self._blobs(manifests, [each.manifest for each in referrers])
             done = self._copied(source, writer, blobs, token)
             if not self.options.is_dry_run:
                 self._write_documents(source, writer)
@@ -82,27 +94,28 @@ class RegistryTarget:
             self.options.is_dry_run,
         )
 
-    def _blobs(self, manifests: Iterable[Manifest], others: Iterable[Manifest]) -> list[Descriptor]:
-        """Every blob once, the largest first; foreign layers, which no registry stores, are left out."""
-        children = [child for manifest in (*manifests, *others) for child in manifest.children]
-        wanted = {child.digest: child for child in children if child.kind is not Kind.FOREIGN_LAYER}
-        # A layer that is foreign in one manifest may be an ordinary one in another.
-        foreign = {child.digest for child in children} - wanted.keys()
-        if foreign:
-            self.observer(Noticed(f"{len(foreign)} foreign layers stay at the addresses that the manifest has of them"))
-        return sorted(wanted.values(), key=lambda each: each.size, reverse=True)
-
     def _copied(
-        self, source: CopySource, writer: RepositoryWriter, blobs: Sequence[Descriptor], token: CancelToken
+        self,
+        source: CopySource,
+        writer: RepositoryWriter,
+        blobs: Sequence[Descriptor],
+        token: CancelToken,
+        *,
+        mounts: bool = True,
     ) -> tuple[CopiedBlob, ...]:
         origin = source.image.reference
-        is_same = source.registry is not None and origin.host == self.reference.host
+        is_same = mounts and source.registry is not None and origin.host == self.reference.host
         mount_from = origin.path if is_same and origin.path != self.reference.path else ""
 
         def _copy(blob: Descriptor) -> CopiedBlob:
             if self.options.is_dry_run:
                 return CopiedBlob(blob, 0 if writer.has(blob) else blob.size)
-            done = writer.blob(blob, lambda offset: source.open(blob, offset, cancel=token), mount_from=mount_from)
+            try:
+                done = writer.blob(blob, lambda offset: source.open(blob, offset, cancel=token), mount_from=mount_from)
+            except NotFoundError as error:
+                if blob.kind is Kind.FOREIGN_LAYER:
+                    error.hint = "it is a foreign layer whose descriptor has no address, so only the source can have it"
+                raise
             return CopiedBlob(blob, done.sent, done.mounted_from)
 
         with ThreadPoolExecutor(_PARALLEL, "imagestore-copy") as executor:
@@ -118,12 +131,9 @@ class RegistryTarget:
 
     def _write_documents(self, source: CopySource, writer: RepositoryWriter) -> None:
         image = source.image
-        depths = [(depth, index) for found in image.manifests for depth, index in enumerate(found.chain)]
-        chain = {index.digest: index for _, index in sorted(depths, key=lambda each: each[0], reverse=True)}
         below = {found.descriptor.digest: found.descriptor for found in image.manifests}
         if self.options.keeps_index:
-            # Indexes that are listed by others come before these.
-            below |= chain
+            below |= _listed_first({index for found in image.manifests for index in found.chain}, source.documents)
         below.pop(image.target.digest, None)
         for descriptor in below.values():
             self._write(source, writer, descriptor, "")
@@ -131,15 +141,61 @@ class RegistryTarget:
 
     def _write(self, source: CopySource, writer: RepositoryWriter, descriptor: Descriptor, tag: str) -> None:
         raw = source.documents.raw(descriptor)
-        try:
-            subject = subject_of(raw, f"{descriptor.kind.value} {descriptor.digest}")
-            writer.manifest(descriptor, raw, tag=tag, subject=subject)
-        except RegistryError as error:
-            left_out = source.image.left_out
-            if descriptor.kind is not Kind.INDEX or not left_out or error.status not in _REFUSALS:
-                raise
+        subject = subject_of(raw, f"{descriptor.kind.value} {descriptor.digest}")
+        pauses = iter(_PAUSES if descriptor.kind is Kind.MANIFEST else ())
+        while True:
+            try:
+                writer.manifest(descriptor, raw, tag=tag, subject=subject)
+                return
+            except RegistryError as error:
+                self._explain(source, writer, descriptor, error)
+                pause = next(pauses, None) if _BLOB_UNKNOWN in error.said else None
+                if pause is None:
+                    raise
+                self.observer(Noticed(f"{writer.host} doesn't know a blob that it had; looking for all of them again"))
+            # It may need a moment to know of what was just uploaded, or have mounted or found what isn't there.
+            self.cancel.wait(pause)
+            blobs = _sent_blobs([source.documents.manifest(descriptor)])
+            with self.cancel.child() as token:
+                self._copied(source, writer, blobs, token, mounts=False)
+
+    def _explain(
+        self, source: CopySource, writer: RepositoryWriter, descriptor: Descriptor, error: RegistryError
+    ) -> None:
+        left_out = source.image.left_out
+        if descriptor.kind is Kind.INDEX and left_out and error.status in _REFUSALS:
             raise InvalidInputError(
                 f"{self.reference}: {writer.host} doesn't take an index without all its manifests; {len(left_out)} are "
                 f"left out: {', '.join(left_out[:10])} ({error})",
                 hint="copy all of them with --all-platforms, or one manifest alone with --platform or one handler",
             ) from error
+
+
+def _sent_blobs(manifests: Iterable[Manifest]) -> list[Descriptor]:
+    """Every blob once, the largest first; foreign layers with an address are left out: no registry stores them."""
+    children = (child for manifest in manifests for child in manifest.children)
+    # A layer that is foreign in one manifest may be an ordinary one in another.
+    wanted = {child.digest: child for child in children if not _is_elsewhere(child)}
+    return sorted(wanted.values(), key=lambda each: each.size, reverse=True)
+
+
+def _is_elsewhere(layer: Descriptor) -> bool:
+    """Whether it is a foreign layer with an address of its own; without one it is only where it is copied from."""
+    return layer.kind is Kind.FOREIGN_LAYER and any(_ADDRESS.match(url) for url in layer.urls)
+
+
+def _listed_first(indexes: Iterable[Descriptor], documents: Documents) -> dict[Digest, Descriptor]:
+    """Indexes, each after those that it lists."""
+    wanted = {index.digest: index for index in indexes}
+    found: dict[Digest, Descriptor] = {}
+
+    def _add(index: Descriptor) -> None:
+        for entry in documents.index(index).manifests:
+            if entry.digest in wanted and entry.digest not in found:
+                _add(wanted[entry.digest])
+        found[index.digest] = index
+
+    for index in wanted.values():
+        if index.digest not in found:
+            _add(index)
+    return found

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, InvalidInputError, SizeMismatchError
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+from imagestore.oci.decode import limit_of
 from imagestore.oci.digest import Verifier
 from imagestore.oci.index import Index
 from imagestore.oci.media_types import Kind
@@ -92,7 +92,7 @@ class StoreOrigin:
 
     def document(self, reference: Reference, descriptor: Descriptor, *, cancel: CancelToken) -> bytes:
         """See Origin."""
-        return self._content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+        return self._content.read(descriptor.digest, limit_bytes=limit_of(descriptor.kind))
 
     def blob(
         self, reference: Reference, descriptor: Descriptor, *, offset: int, avoid: Collection[str], cancel: CancelToken

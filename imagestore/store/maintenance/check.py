@@ -18,7 +18,7 @@ from imagestore.errors import (
     InvalidPlatformError,
     StoreCorruptError,
 )
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES, limit_of
 from imagestore.oci.image_config import image_config
 from imagestore.store.maintenance.hashing import Hashing
 from imagestore.store.maintenance.why import held_documents
@@ -151,7 +151,7 @@ def _record_faults(metadata: MetadataStore, content: ContentStore, record: Image
 
     def _read(descriptor: Descriptor) -> bytes | None:
         try:
-            return content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+            return content.read(descriptor.digest, limit_bytes=limit_of(descriptor.kind))
         except ContentNotFoundError:
             unread.append(_missing(descriptor.digest, subject))
         except IntegrityError as error:

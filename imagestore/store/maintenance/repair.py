@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ImageStoreError, IntegrityError, OperationCancelledError, StoreError
 from imagestore.metadata.records import HolderKind
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+from imagestore.oci.decode import limit_of
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
 from imagestore.store import leases
@@ -134,7 +134,7 @@ class Repairer:
         """A document, repaired first."""
         if self._is_bad(descriptor):
             self._fetch(record, descriptor, held)
-        return self.content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+        return self.content.read(descriptor.digest, limit_bytes=limit_of(descriptor.kind))
 
     def _repair_below(self, record: ImageRecord, parent: Digest, manifest: Manifest, held: HeldLease) -> None:
         """Repair what a manifest points at, and its edges."""

@@ -20,7 +20,7 @@ from imagestore.errors import (
     StoreError,
     StoreReadOnlyError,
 )
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES, limit_of
 from imagestore.oci.gc_labels import KEEP_ALL
 from imagestore.oci.manifest import Manifest
 from imagestore.oci.media_types import DOCKER_MANIFEST, OCI_MANIFEST
@@ -248,7 +248,7 @@ class Restorer:
         """The edges of the record's manifests, whose children must all be there."""
         edges: dict[Digest, list[Digest]] = {}
         read = self.content.read
-        for held in held_documents(record, lambda each: read(each.digest, limit_bytes=MAX_DOCUMENT_BYTES)):
+        for held in held_documents(record, lambda each: read(each.digest, limit_bytes=limit_of(each.kind))):
             if held.error is not None:
                 raise held.error
             if held.manifest is not None:

@@ -9,7 +9,7 @@ import imagestore.platforms as platforms
 from imagestore.errors import DocumentError, NoMatchingManifestError
 from imagestore.metadata.records import ImageRecord
 from imagestore.oci import media_types
-from imagestore.oci.decode import decode, in_turn
+from imagestore.oci.decode import MAX_INDEX_BYTES, decode, in_turn
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.index import Index
@@ -126,7 +126,7 @@ def target_of(raw: bytes, *, what: str) -> Descriptor:
 def _is_index(raw: bytes, what: str) -> bool:
     if raw.lstrip().startswith(b"["):
         refuse_list(decode(b'{"list":' + raw + b"}", what)["list"], what)
-    document = decode(raw, what)
+    document = decode(raw, what, limit_bytes=MAX_INDEX_BYTES)
     stated = document.get("mediaType")
     return "manifests" in document or (isinstance(stated, str) and media_types.kind(stated) is Kind.INDEX)
 

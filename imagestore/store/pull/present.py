@@ -135,6 +135,7 @@ def find_present(
     for each in choice.descriptors:
         if content.info(each.digest).size != each.size:
             raise DocumentError(name, [f"{each.digest} has another size than the {each.size} bytes it promises"])
+    documents.check_stored_layers(choice.manifest)
     verifier.verify(name, target, cancel=cancel)
     make_names_durable(content, choice.descriptors)
     return PresentImage(choice, record, tuple(_listed(choice, also, documents)))

@@ -232,6 +232,7 @@ class ResolvedPull:
             fetcher.check(choice.manifest.children)
             remove_damaged(work.content, documents.take_damaged())
             choice = self._bring(choice, fetcher)
+            documents.check_stored_layers(choice.manifest)
             make_names_durable(work.content, choice.descriptors)
             with work.metadata.recording([(work.name, work.handler)]):
                 check_present(work.content, choice.descriptors, what=str(work.reference))

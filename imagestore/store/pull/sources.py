@@ -6,11 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+from imagestore.oci.decode import limit_of
 from imagestore.oci.digest import verify
 from imagestore.oci.image_config import image_config
 from imagestore.oci.index import Index
 from imagestore.oci.manifest import Manifest
+from imagestore.store.archive.compressions import HEAD_BYTES, compression_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -172,6 +173,23 @@ class Documents:
             config.check_layers(manifest.layers, what=what)
         return config
 
+    def check_stored_layers(self, manifest: Manifest) -> None:
+        """Check a config against layers that the store has, where their bytes say more than their media types.
+
+        Raises:
+            DocumentError: a plain tar has another digest than its diff id.
+        """
+        config = self.config(manifest)
+        if config is not None:
+            what = f"image config {manifest.config.digest}"
+            config.check_layers(manifest.layers, what=what, is_plain=self._is_plain)
+
+    def _is_plain(self, layer: Descriptor) -> bool:
+        if self._content is None:
+            return False
+        with self._content.open(layer.digest) as file:
+            return not compression_of(file.read(HEAD_BYTES))
+
     def config_platform(self, descriptor: Descriptor) -> Platform | None:
         """The platform that a manifest's config states; None for an artifact."""
         config = self.config(self.manifest(descriptor))
@@ -182,7 +200,7 @@ class Documents:
         if self._content is None or not self._content.exists(descriptor.digest):
             return None
         try:
-            raw = self._content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+            raw = self._content.read(descriptor.digest, limit_bytes=limit_of(descriptor.kind))
         except ContentNotFoundError:
             return None
         except IntegrityError:

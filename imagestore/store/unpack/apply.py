@@ -31,6 +31,7 @@ from imagestore.store.unpack.metadata import (
     set_on_open,
     set_xattrs,
 )
+from imagestore.store.unpack.path_table import PathTable
 from imagestore.store.unpack.paths import joined, parts_of
 from imagestore.store.unpack.reader import entries
 
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
 OPAQUE: Final = ".wh..wh..opq"
 #: Names that aufs kept for itself, which some layers still have.
 _AUFS: Final = ".wh..wh."
+#: Among them the folder of files that had several names: in such a layer each of these is a hard link into it.
+_LINKED: Final = ".wh..wh.plnk"
+#: Of the names that were left out: it still is, or something else has been there since.
+_LEFT_OUT, _REPLACED = 1, 2
 #: What becomes a device or a FIFO, and its kind (stat(2)).
 _NODES: Final = {CHARACTER_DEVICE: stat.S_IFCHR, BLOCK_DEVICE: stat.S_IFBLK, FIFO: stat.S_IFIFO}
 #: Last parts of a path that name nothing in the folder above.
@@ -93,6 +98,8 @@ class LayerApplier:
         # The root's, when no layer has an entry of it: as umoci leaves it.
         self._root = FileMetadata(os.geteuid(), os.getegid(), 0o755, (0, 0), ())
         self._brought = BroughtPaths(tree.temporary_file, is_lowest=True, check=tree.check)
+        #: Devices of all layers that this user can't make, and other names of them.
+        self._left_out = PathTable(tree.temporary_file, check=tree.check)
         self._current: _CurrentFolder | None = None
 
     def inherit(self, descriptor: int, parts: Parts, metadata: FileMetadata) -> None:
@@ -125,6 +132,7 @@ class LayerApplier:
                     error.filename, error.filename2 = entry.name, None
                     raise
             self._leave()
+        self._tree.remove((_LINKED,))
         self._brought = BroughtPaths(self._tree.temporary_file, is_lowest=False, check=self._tree.check)
 
     def _apply_entry(self, entry: Entry, stream: LayerStream, what: str) -> None:
@@ -144,14 +152,16 @@ class LayerApplier:
             return
         named = parts_of(entry.name)
         self._count(entry, len(named), what)
-        if any(part.startswith(_AUFS) for part in named[:-1]):
+        if named[:1] == (_LINKED,) and entry.kind != FOLDER and not named[-1].startswith(WHITEOUT):
+            named = (_LINKED, named[-1])  # no layer can have such a name, so it is there until the layer's end
+        elif any(part.startswith(_AUFS) for part in named[:-1]):
             return
         if not named:
             self._set_on_root(entry, what)
         elif named[-1].startswith(WHITEOUT):
             self._hide(entry, named, what)
-        elif self._is_rootless and entry.kind in DEVICES:
-            self._leave_out_device(named)
+        elif self._is_rootless and self._is_left_out(entry):
+            self._leave_out(named)
         else:
             current = self._reached(above if name not in _NO_NAMES else None, named[:-1])
             self._make(entry, current, named[-1], stream, what)
@@ -197,6 +207,7 @@ class LayerApplier:
                 self._remove_others(target)
             else:
                 self._tree.remove(target)
+                self._replace_left_out(joined(target))
 
     def _remove_others(self, parts: Parts) -> None:
         place = joined(parts)
@@ -206,6 +217,7 @@ class LayerApplier:
 
     def _make(self, entry: Entry, current: _CurrentFolder, name: str, stream: LayerStream, what: str) -> None:
         self._brought.add_name(current.place + name)
+        self._replace_left_out(current.place + name)
         if entry.kind == FOLDER:
             self._make_folder(entry, current.folder, name)
         elif entry.kind == FILE:
@@ -228,7 +240,7 @@ class LayerApplier:
 
     def _make_hard_link(self, entry: Entry, folder: Folder, name: str, what: str) -> None:
         # To reach the target may close the folder.
-        above, target = folder.parts, parts_of(entry.link)
+        above, target = folder.parts, _target_of(entry)
         try:
             target = self._tree.place(target, is_making=False)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -282,11 +294,28 @@ class LayerApplier:
         if refused:
             self._leave_out_xattrs((*current.folder.parts, name), refused)
 
-    def _leave_out_device(self, named: Parts) -> None:
+    def _is_left_out(self, entry: Entry) -> bool:
+        """Whether it is a device, or another name of one."""
+        if entry.kind != HARD_LINK or not self._left_out:
+            return entry.kind in DEVICES
+        return self._left_out[joined(self._place(_target_of(entry)))] == _LEFT_OUT
+
+    def _leave_out(self, named: Parts) -> None:
         self._leave()
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            self._tree.remove(self._tree.place(named, is_making=False))
+        place = self._place(named)
+        self._tree.remove(place)
+        self._left_out[joined(place)] = _LEFT_OUT
         self.unpacked.leave_out(joined(named), "a device, which only root can make")
+
+    def _place(self, named: Parts) -> Parts:
+        """Where a name leads; below what isn't there, the name itself."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return self._tree.place(named, is_making=False)
+        return named
+
+    def _replace_left_out(self, path: str) -> None:
+        if self._left_out and self._left_out[path]:
+            self._left_out[path] = _REPLACED
 
     def _set_on_name(self, entry: Entry, above: int, current: _CurrentFolder, name: str, *, is_link: bool) -> None:
         metadata = FileMetadata.of(entry)
@@ -303,6 +332,7 @@ class LayerApplier:
         Raises:
             OSError: the file system refuses something; its ``filename`` is the folder's.
         """
+        self._left_out.close()
         try:
             self._tree.finish()
             descriptor = self._tree.folder(())
@@ -311,6 +341,12 @@ class LayerApplier:
         except OSError as error:
             error.filename = error.filename or "/"
             raise
+
+
+def _target_of(link: Entry) -> Parts:
+    """The names of a hard link's target."""
+    target = parts_of(link.link)
+    return (_LINKED, target[-1]) if target[:1] == (_LINKED,) else target
 
 
 def _write_sparse(descriptor: int, entry: Entry, stream: LayerStream) -> None:

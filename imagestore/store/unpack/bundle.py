@@ -6,17 +6,20 @@ usual mounts, nothing of the host writable.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import DocumentError, InvalidInputError
 from imagestore.store.unpack.accounts import process_user
 from imagestore.store.unpack.entry import shown
+from imagestore.store.unpack.paths import joined, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from imagestore.oci.image_config import ImageConfig
+    from imagestore.store.unpack.paths import Parts
     from imagestore.store.unpack.tree import Tree
 
 OCI_VERSION: Final = "1.0.2"
@@ -47,6 +50,7 @@ class BundleOptions:
         linux_resources: ``linux.resources`` of the configuration.
         oom_score_adj: ``process.oomScoreAdj``.
         cgroups_path: instead of ``/imagestore/<name>``.
+        has_volumes: mount an empty tmpfs at each volume that the image declares.
     """
 
     name: str = "container"
@@ -57,6 +61,7 @@ class BundleOptions:
     linux_resources: Mapping[str, Any] | None = None
     oom_score_adj: int | None = None
     cgroups_path: str = ""
+    has_volumes: bool = True
 
 
 def runtime_config(image: ImageConfig, tree: Tree, options: BundleOptions, *, what: str) -> dict[str, Any]:
@@ -88,7 +93,7 @@ def runtime_config(image: ImageConfig, tree: Tree, options: BundleOptions, *, wh
         "process": process,
         "root": {"path": "rootfs", "readonly": False},
         "hostname": options.name,
-        "mounts": list(_mounts()),
+        "mounts": [*_mounts(), *(_volume_mounts(image, what) if options.has_volumes else ())],
         "linux": {
             "resources": resources,
             "cgroupsPath": options.cgroups_path or f"/imagestore/{options.name}",
@@ -142,10 +147,44 @@ def _with_nul(value: object, path: str) -> Iterator[str]:
             yield from _with_nul(each, f"{path}[{number}]")
 
 
-def _mounts() -> Iterator[dict[str, Any]]:
-    def _mount(place: str, kind: str, source: str, *options: str) -> dict[str, Any]:
-        return {"destination": place, "type": kind, "source": source, "options": list(options)}
+def _volumes(image: ImageConfig) -> list[Parts]:
+    """Where the image declares volumes; those above others come first."""
+    return sorted({parts_of(name) for name in image.settings.get("Volumes") or {}})
 
+
+def hidden_volumes(image: ImageConfig, tree: Tree) -> list[str]:
+    """The volumes at which the unpacked image has something, which an empty mount hides."""
+    return [f"/{joined(parts)}" for parts in _volumes(image) if _has_content(tree, parts)]
+
+
+def _has_content(tree: Tree, parts: Parts) -> bool:
+    """Whether a name, links resolved within the tree, is that of something but an empty folder."""
+    try:
+        with os.scandir(tree.folder(parts, is_making=False)) as found:
+            return next(found, None) is not None
+    except NotADirectoryError:
+        return True
+    except OSError:  # missing, or no name that a file can have
+        return False
+
+
+def _volume_mounts(image: ImageConfig, what: str) -> Iterator[dict[str, Any]]:
+    """A tmpfs for each volume, as umoci has it, where the container has no other mount."""
+    taken = {mount["destination"] for mount in _mounts()}
+    for parts in _volumes(image):
+        place = f"/{joined(parts)}"
+        if not parts:
+            fault = "has a volume in the place of its root folder"
+            raise DocumentError(what, [fault], hint="make the bundle without volumes: --no-volumes")
+        if place not in taken:
+            yield _mount(place, "tmpfs", "tmpfs", "rw", *_SAFE, "relatime")
+
+
+def _mount(place: str, kind: str, source: str, *options: str) -> dict[str, Any]:
+    return {"destination": place, "type": kind, "source": source, "options": list(options)}
+
+
+def _mounts() -> Iterator[dict[str, Any]]:
     yield _mount("/proc", "proc", "proc", *_SAFE)
     yield _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k")
     pts = ("nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError
+from imagestore.store.archive.tar import XATTR
 from imagestore.store.unpack.paths import MOST_PATH_BYTES, byte_length
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ FIFO: Final = b"6"
 DEVICES: Final = (CHARACTER_DEVICE, BLOCK_DEVICE)
 #: Kinds that have no data in the archive, whatever size the header states.
 WITHOUT_DATA: Final = frozenset((HARD_LINK, LINK, CHARACTER_DEVICE, BLOCK_DEVICE, FOLDER, FIFO))
-XATTR: Final = "SCHILY.xattr."
 WHITEOUT: Final = ".wh."
 #: Of users and groups: 2**32 - 1 is -1 for chown(2), which then changes nothing.
 MOST_ID: Final = 2**32 - 2

@@ -62,10 +62,14 @@ class LayerUnpacker:
         what = f"layer {layer.digest}"
         before = applier.unpacked.entries
         with self.content.open(layer.digest) as file:
-            decompressed = plain(self._pieces(file, layer), what=what, check=self.cancel.check)
+            packed, window = self._pieces(file, layer), self.limits.window_bytes
+            decompressed = plain(packed, what=what, check=self.cancel.check, window_bytes=window)
             pieces = self._bounded(decompressed, applier.unpacked, what)
             most = self.limits.header_bytes
-            with LayerStream(pieces, diff_id.algorithm, what=what, cancel=self.cancel, header_bytes=most) as stream:
+            with (
+                contextlib.closing(decompressed),
+                LayerStream(pieces, diff_id.algorithm, what=what, cancel=self.cancel, header_bytes=most) as stream,
+            ):
                 applier.apply(stream, what=what)
                 found = stream.finish()
         if found != diff_id:

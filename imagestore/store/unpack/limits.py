@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.errors import DocumentError
-from imagestore.store.unpack.entry import FILE, XATTR
+from imagestore.store.archive.compressions import MOST_WINDOW_BYTES
+from imagestore.store.archive.tar import XATTR
+from imagestore.store.unpack.entry import FILE
 
 if TYPE_CHECKING:
     from imagestore.store.unpack.entry import Entry
@@ -33,6 +35,8 @@ class UnpackLimits:
         xattr_bytes: bytes of extended attributes, names and values.
         header_bytes: bytes of the headers of one entry: names, links, extended attributes, the map of a sparse file.
             They are in memory while the entry is unpacked, several times.
+        window_bytes: how far back a compressed layer refers, which its decoder needs in memory. Of those with more than
+            128 MiB one is unpacked at a time in a process. That of xz is 128 MiB at most.
     """
 
     size: int = 256 * 1024**3
@@ -40,6 +44,7 @@ class UnpackLimits:
     depth: int = 512
     xattr_bytes: int = 1024**3
     header_bytes: int = HEADER_BYTES
+    window_bytes: int = MOST_WINDOW_BYTES
 
     @property
     def plain_bytes(self) -> int:

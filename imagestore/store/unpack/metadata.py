@@ -9,7 +9,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from imagestore.store.unpack.entry import XATTR
+from imagestore.store.archive.tar import XATTR
 from imagestore.util.trees import set_mode
 
 if TYPE_CHECKING:

@@ -149,7 +149,7 @@ class _Reader:
         block = self._stream.first_block()
         while True:
             if len(block) < BLOCK or block == _ZEROS:
-                self._end(block, extension)
+                self._end(block)
                 return None
             try:
                 if not _is_intact(block):
@@ -163,14 +163,15 @@ class _Reader:
             except ValueError as error:
                 self._refuse_damage(str(error), error)
 
-    def _end(self, block: bytes, extension: _Extension | None) -> None:
-        """An archive ends with two blocks of zeros, or where the bytes end; anything else is damage."""
+    def _end(self, block: bytes) -> None:
+        """An archive ends with two blocks of zeros, or where the bytes end; anything else is damage.
+
+        As in Go, a header that extends an entry may come before none: git writes a global one of an empty tree.
+        """
         if block.strip(b"\0"):
             self._refuse_damage("it is cut off")
         if block and self._stream.read(BLOCK).strip(b"\0"):
             self._refuse_damage("it is behind a block of zeros")
-        if extension is not None:
-            self._refuse_damage("an extended header comes before no entry")
 
     def _data(self, size: int) -> bytes:
         """An extension's data after its header; its padding is read, too."""

@@ -61,6 +61,7 @@ def _share(source: Tree, target: Tree, applier: LayerApplier, cancel: CancelToke
         from_folder, to_folder = source.folder(parts, is_making=False), target.reached(parts)
         metadata, inner = FileMetadata.found(from_folder), []
         for name in os.listdir(from_folder):
+            cancel.check()
             if stat.S_ISDIR(os.stat(name, dir_fd=from_folder, follow_symlinks=False).st_mode):
                 inner.append(name)
                 continue

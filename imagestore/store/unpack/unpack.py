@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import (
@@ -13,7 +13,7 @@ from imagestore.errors import (
     UnsupportedError,
 )
 from imagestore.store.unpack.apply import LayerApplier
-from imagestore.store.unpack.bundle import runtime_config
+from imagestore.store.unpack.bundle import hidden_volumes, runtime_config
 from imagestore.store.unpack.layer_work import LayerUnpacker, close_new, entry_named, refuse_unable
 from imagestore.store.unpack.tree import Tree
 from imagestore.util.failpoint import reach
@@ -41,6 +41,7 @@ class UnpackReport:
         size: bytes of files.
         left_out: what this user couldn't make, each with the reason; a thousand at most.
         left_out_count: how many there were.
+        hidden_volumes: volumes of a bundle where the image has files that the mount hides.
     """
 
     path: str
@@ -48,6 +49,7 @@ class UnpackReport:
     size: int
     left_out: tuple[str, ...]
     left_out_count: int
+    hidden_volumes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +106,14 @@ class UnpackWork:
             stack.callback(os.close, root)
             unpacked = self._unpack_into(root)
             tree = stack.enter_context(contextlib.closing(Tree(root, what=self._what)))
-            document = json.dumps(runtime_config(self.image.config, tree, options, what=self._what), indent=2)
+            config = runtime_config(self.image.config, tree, options, what=self._what)
+            hidden = hidden_volumes(self.image.config, tree) if options.has_volumes else ()
+            document = json.dumps(config, indent=2)
             reach("bundle-config")
             with open("config.json", "xb", opener=lambda name, _: os.open(name, NEW_FILE, 0o600, dir_fd=top)) as file:
                 file.write(document.encode())
             os.fchmod(top, _BUNDLE_MODE)
-        return _report(path, unpacked)
+        return replace(_report(path, unpacked), hidden_volumes=tuple(hidden))
 
     @property
     def _what(self) -> str:

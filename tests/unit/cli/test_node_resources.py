@@ -218,7 +218,6 @@ def test_a_page_size_that_control_groups_have_no_name_for_is_passed_over(line: C
         b"kind: Service\n---\nkind: ConfigMap",
         b"kind: Pod\nspec: {containers: [{}]}\n---\nkind: Deployment\nspec: {}",
         b'{"kind": "List", "items": [5]}',
-        b"limits: &a {}",
         b'{"limits": {}, "limits": {}}',
         b'{"spec": 5}',
         b'{"kind": "List"}',

@@ -90,7 +90,8 @@ def test_check_as_json_reports_errors_too(capsys: pytest.CaptureFixture[str], wr
 
 
 def test_check_without_a_file_takes_the_configuration_in_use(capsys: pytest.CaptureFixture[str], write: Path) -> None:
-    write.write_text('version = 3\n[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.mine]\n')
+    table = '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.mine]'
+    write.write_text(f'version = 3\n{table}\nruntime_type = "io.containerd.runc.v2"\n')
     status, out, _ = run(capsys, "--config", str(write), "config", "check", "--host", "linux/amd64")
     assert status == 0
     words = [line.split()[0] for line in out.splitlines() if line and not line.startswith(" ")]

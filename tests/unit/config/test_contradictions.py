@@ -121,7 +121,7 @@ def test_the_mend_for_a_guest_newer_than_the_host_mends(isolation: int, build: i
 )
 def test_the_hint_of_a_platform_text_is_a_platform_text(platform: str, host: Platform, hint: str) -> None:
     side = '[plugins."io.containerd.cri.v1.images".runtime_platforms.h]'
-    shim = RUNHCS if host.os == "windows" else "x"
+    shim = RUNHCS if host.os == "windows" else "io.containerd.x.v1"
     [finding] = findings(host, side, f"platform = '{platform}'", runtime_type=shim)
     assert (finding.key, finding.hint) == ("runtime_platforms.h.platform", hint)
 
@@ -152,7 +152,9 @@ def test_wasm_images_of_their_own_operating_system_have_nothing_said_about_them(
 def test_a_platform_that_no_image_fits_is_a_warning(host: str, guest: str, key: str, hint: str) -> None:
     found = [
         finding
-        for finding in findings(Platform("linux", host), f"guest_platform = {{ {guest} }}", runtime_type="x")
+        for finding in findings(
+            Platform("linux", host), f"guest_platform = {{ {guest} }}", runtime_type="io.containerd.x.v1"
+        )
         if "no image is ever chosen" in finding.text
     ]
     assert [finding.key for finding in found] == ["runtimes.h.guest_platform" + (f".{key}" if key else "")]
@@ -160,7 +162,7 @@ def test_a_platform_that_no_image_fits_is_a_warning(host: str, guest: str, key: 
 
 
 def test_a_host_that_no_image_fits_is_a_warning_with_the_table_to_add() -> None:
-    default, finding = findings(Platform("linux", "arm64", "unknown"), runtime_type="x")
+    default, finding = findings(Platform("linux", "arm64", "unknown"), runtime_type="io.containerd.x.v1")
     assert (default.key, finding.key) == ("runtimes.runc", "runtimes.h")
     assert finding.hint == 'write guest_platform = { OS = "linux", Architecture = "arm64" }'
 
@@ -183,7 +185,9 @@ def test_a_host_that_no_image_fits_is_a_warning_with_the_table_to_add() -> None:
 def test_a_variant_that_the_hosts_architecture_has_not_needs_its_architecture(
     host: str, variant: str, hint: str | None
 ) -> None:
-    found = findings(Platform("linux", host), f"guest_platform.Variant = '{variant}'", runtime_type="x")
+    found = findings(
+        Platform("linux", host), f"guest_platform.Variant = '{variant}'", runtime_type="io.containerd.x.v1"
+    )
     assert [finding.hint for finding in found] == ([] if hint is None else [hint])
 
 
@@ -268,7 +272,7 @@ def test_a_hypervisor_handler_without_a_guest_learns_of_the_setting() -> None:
 
 def test_a_version_on_another_operating_system_is_a_note() -> None:
     guest = "guest_platform = { OS = 'linux', OSVersion = '6.1' }"
-    assert notes(Platform("linux", "amd64"), guest, runtime_type="x") == [
+    assert notes(Platform("linux", "amd64"), guest, runtime_type="io.containerd.x.v1") == [
         "f:4: runtimes.h.guest_platform.OSVersion: a version has no effect on linux images"
     ]
 
@@ -286,3 +290,27 @@ def test_the_usual_handler_is_judged_as_every_other_one(os_name: str, architectu
     host = Platform(os_name, architecture, variant)
     found = config.default(host).handler_platform("")
     assert found.findings == tuple(contradictions(found.handler, found.platform, host=host, is_host=True))
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    ("member", "text"),
+    [
+        ("snapshotter = 'x'", "runtimes.mine: has no runtime_type: containerd starts, and every sandbox"),
+        ("runtime_type = ''", "runtimes.mine.runtime_type: has no runtime_type: containerd starts"),
+        ("runtime_type = 'runsc'", "runtimes.mine.runtime_type: no shim has the name 'runsc': containerd starts"),
+        ("runtime_type = 'io.containerd.runsc.v1'", ""),
+        ("runtime_type = '/opt/containerd-shim-x'", ""),
+        ("runtime_path = '/opt/containerd-shim-x'", ""),
+    ],
+)
+def test_a_handler_for_which_no_shim_is_found_is_told(version: int, member: str, text: str) -> None:
+    plugin = "io.containerd.grpc.v1.cri" if version == 2 else "io.containerd.cri.v1.runtime"
+    table = f"[plugins.'{plugin}'.containerd.runtimes"
+    written = f"version = {version}\n{table}.mine]\n{member}\n{table}.runc]\nsnapshotter = 'y'\n"
+    loaded = config.loads(written, filename="f", host=Platform("linux", "amd64"))
+    found = [str(each) for each in config.check_config(loaded).findings]
+    # A version 2 file has no built-in handler to complete a table.
+    mine = [each for each in found if "mine" in each]
+    assert len(mine) == bool(text)
+    assert text in "".join(mine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -508,3 +509,35 @@ def test_a_broken_mirror_of_the_main_configuration_is_refused(value: str) -> Non
     with pytest.raises(ConfigError, match=r":3: .*endpoint") as caught:
         legacy(text, "docker.io")
     assert "word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("closed", ["open", "listdir"])
+def test_default_folders_that_may_not_be_read_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    (first / "reg.example").mkdir(parents=True)
+    (second / "reg.example").mkdir(parents=True)
+    if closed == "open":
+        (first / "reg.example/hosts.toml").write_text('server = "https://closed.example"')
+    (second / "reg.example/hosts.toml").write_text('server = "https://own.example"')
+    usual = getattr(os, closed)
+
+    def _refused(path: str, *more: int, **named: int) -> object:
+        if str(path).startswith(f"{first}/"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return usual(path, *more, **named)
+
+    monkeypatch.setattr(os, closed, _refused)
+    folders = (str(first), str(second))
+    with pytest.raises(ConfigError, match="can't be read: Permission denied"):
+        read_hosts("reg.example", folders)
+    monkeypatch.setattr(hosts, "DEFAULT_FOLDERS", folders)
+    assert read_hosts("reg.example", folders).server.base == "https://own.example/v2"
+
+
+def test_capabilities_are_words_in_any_case_as_containerd_lowers_them(tmp_path: Path) -> None:
+    found = read(tmp_path, "[host.'https://m.example']\ncapabilities = ['Pull', 'RESOLVE']\n").mirrors[0]
+    assert found.capabilities == {"pull", "resolve"}
+    with pytest.raises(ConfigError, match="got 'Pul'"):
+        read(tmp_path, "[host.'https://m.example']\ncapabilities = ['Pul']\n")

@@ -206,9 +206,23 @@ def test_a_name_is_judged_by_the_version_of_its_own_file(tmp_path: Path) -> None
     assert finding.location.file.endswith("new.toml")
 
 
-def test_of_a_plugin_under_both_names_in_version_1_the_short_one_counts() -> None:
-    text = f"[plugins.cri.containerd.runtimes.short]\n[plugins.'{CRI}'.containerd.runtimes.full]\n"
-    assert "short" in config.loads(text, host=LINUX).handlers
+def test_of_a_plugin_under_both_names_in_version_1_all_is_read_and_the_short_one_counts() -> None:
+    short = (
+        "[plugins.cri.containerd]\ndefault_runtime_name = 'short'\n"
+        "[plugins.cri.containerd.runtimes.short]\nruntime_type = 's.v1'\n"
+        "[plugins.cri.containerd.runtimes.both]\nruntime_type = 'b.v1'\n"
+    )
+    full = (
+        f"[plugins.'{CRI}']\nmax_concurrent_downloads = 7\n"
+        f"[plugins.'{CRI}'.containerd]\ndefault_runtime_name = 'full'\n"
+        f"[plugins.'{CRI}'.containerd.runtimes.full]\nruntime_type = 'f.v1'\n"
+        f"[plugins.'{CRI}'.containerd.runtimes.both]\nruntime_type = 'c.v1'\nsnapshotter = 'x'\n"
+    )
+    for text in (short + full, full + short):
+        loaded = config.loads(text, host=LINUX)
+        assert {"short", "full", "both"} <= loaded.handlers.keys()
+        assert (loaded.default_handler, loaded.settings.max_concurrent_downloads) == ("short", 7)
+        assert (loaded.handler("both").runtime_type, loaded.handler("both").snapshotter) == ("b.v1", "x")
 
 
 def test_the_old_section_in_a_version_3_file_is_read_with_a_warning() -> None:

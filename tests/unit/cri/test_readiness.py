@@ -16,6 +16,7 @@ from imagestore.errors import ServiceUnavailableError
 from imagestore.protos.cri import api_pb2, api_pb2_grpc
 from imagestore.registry.events import BlobDone, Event, Observer
 from imagestore.testing import build_image, build_index
+from imagestore.util.cancel import CancelToken
 from tests.support.cri_server import cri_server
 from tests.support.node import HYPERV, PROCESS, Node, node
 from tests.support.patience import until
@@ -47,7 +48,7 @@ class Runtime:
         return done
 
     @contextlib.contextmanager
-    def pulling(self, runtime_handler: str, observer: Observer) -> Iterator[Observer]:
+    def pulling(self, runtime_handler: str, observer: Observer, cancel: CancelToken) -> Iterator[Observer]:
         self.pulls.append(runtime_handler)
 
         def _both(event: Event) -> None:

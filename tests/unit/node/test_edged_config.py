@@ -9,7 +9,7 @@ import pytest
 from imagestore.errors import ConfigError, UnsupportedRuntimeTypeError
 from imagestore.node.edged.config import interpret, load
 from imagestore.node.edged.proposal import resolve_proposal
-from imagestore.node.edged.settings import Origin
+from imagestore.node.edged.settings import EdgedSettings, Origin
 from imagestore.node.kubelet_config import KubeletImageSettings
 from imagestore.util.durations import Duration
 
@@ -267,3 +267,117 @@ def test_the_designs_parameters_may_be_in_both_places_once() -> None:
     for edged_part in ({"runtime-type": "docker"}, "docker"):
         with pytest.raises(ConfigError):
             resolve_proposal({"runtimeType": "remote", "edged": edged_part})
+
+
+#: As KubeEdge 1.0 and 1.1 have it in edge/conf/edge.yaml.
+EDGE_1_0 = """
+mqtt: {server: "tcp://127.0.0.1:1883", mode: 0}
+edged:
+    register-node-namespace: default
+    edged-memory-capacity-bytes: 7852396000
+    node-status-update-frequency: 10
+    image-gc-high-threshold: 80
+    docker-address: unix:///var/run/docker.sock
+    runtime-type: remote
+    remote-runtime-endpoint: unix:///run/r.sock
+    remote-image-endpoint: unix:///run/i.sock
+    runtime-request-timeout: 2
+    podsandbox-image: kubeedge/pause:3.1
+    image-pull-progress-deadline: 60
+    node-ip: ""
+"""
+
+
+def loaded(folder: Path, text: str) -> EdgedSettings:
+    (folder / "edge.yaml").write_text(text)
+    return load(folder / "edge.yaml")
+
+
+def test_the_file_of_1_0_is_read_and_its_timeout_counts_minutes(tmp_path: Path) -> None:
+    found = loaded(tmp_path, EDGE_1_0)
+    assert (found.runtime_endpoint, found.image_endpoint) == ("unix:///run/r.sock", "unix:///run/i.sock")
+    assert (found.sandbox_image, found.request_timeout, found.warnings) == (
+        "kubeedge/pause:3.1",
+        Duration.of_seconds(120),
+        (),
+    )
+
+
+def alpha(version: str, members: str) -> str:
+    return f"apiVersion: {GROUP}/{version}\nModules:\n  Edged: {{{members}}}\n"
+
+
+FAULTS = {
+    "1.0: an endpoint": (
+        EDGE_1_0.replace("unix:///run/i.sock", "http://x"),
+        "edged.remote-image-endpoint: endpoint 'http://x'",
+    ),
+    "1.0: no text": (EDGE_1_0.replace("kubeedge/pause:3.1", "[x]"), "edged.podsandbox-image: expected a text"),
+    "1.0: a timeout": (
+        EDGE_1_0.replace("timeout: 2", "timeout: -1"),
+        "edged.runtime-request-timeout: expected more than zero",
+    ),
+    "1.0: a type": (
+        EDGE_1_0.replace("type: remote", "type: rkt"),
+        'edged.runtime-type: unsupported CRI runtime: "rkt"',
+    ),
+    "1.0: twice": (
+        EDGE_1_0 + "    runtimeType: docker\n",
+        "edged.runtimeType: runtimeType is given twice, the other time as edged.runtime-type",
+    ),
+    "alpha1: an endpoint": (
+        alpha("v1alpha1", "RemoteRuntimeEndpoint: 'http://x'"),
+        "Modules.Edged.RemoteRuntimeEndpoint: endpoint 'http://x'",
+    ),
+    "alpha1: a type": (alpha("v1alpha1", "RuntimeType: x"), "Modules.Edged.RuntimeType: unsupported CRI runtime"),
+    "alpha1: a number": (
+        alpha("v1alpha1", "edgedmemorycapacity: x"),
+        "Modules.Edged.edgedmemorycapacity: ",
+    ),
+    "alpha2: an endpoint": (
+        alpha("v1alpha2", "tailoredKubeletConfig: {imageServiceEndpoint: 'http://x'}"),
+        "Modules.Edged.tailoredKubeletConfig.imageServiceEndpoint: endpoint",
+    ),
+    "alpha2: an endpoint of 1.12": (
+        alpha("v1alpha2", "remoteRuntimeEndpoint: 'http://x'"),
+        "Modules.Edged.remoteRuntimeEndpoint: endpoint 'http://x'",
+    ),
+    "alpha2: a number": (
+        alpha("v1alpha2", "TailoredKubeletConfig: {ImageGCHighThresholdPercent: x}"),
+        "Modules.Edged.TailoredKubeletConfig.ImageGCHighThresholdPercent: expected a whole number",
+    ),
+    "alpha2: a timeout": (
+        alpha("v1alpha2", "TailoredKubeletConfig: {RuntimeRequestTimeout: -1s}"),
+        "Modules.Edged.TailoredKubeletConfig.RuntimeRequestTimeout: expected more than zero",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_errors_name_the_file_and_the_member_as_written(tmp_path: Path, fault: str) -> None:
+    text, words = FAULTS[fault]
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, text)
+    assert str(caught.value).startswith(f"{tmp_path}/edge.yaml: {words}")
+
+
+@pytest.mark.parametrize(
+    ("text", "member"),
+    [
+        (alpha("v1alpha1", "ImageGCHighThreshold: 101"), "Modules.Edged.ImageGCHighThreshold"),
+        (
+            alpha("v1alpha2", "tailoredKubeletConfig: {imageGCHighThresholdPercent: 101}"),
+            "Modules.Edged.tailoredKubeletConfig.imageGCHighThresholdPercent",
+        ),
+    ],
+)
+def test_faults_of_the_kubelets_settings_name_the_member_as_written(tmp_path: Path, text: str, member: str) -> None:
+    found = loaded(tmp_path, text)
+    [fault] = map(found.located, found.kubelet.faults())
+    assert fault.endswith(f"({member})")
+    assert "imageGCHighThresholdPercent (--image-gc-high-threshold) 101 must be" in fault
+
+
+def test_members_of_1_21_are_known(tmp_path: Path) -> None:
+    text = alpha("v1alpha2", "enable: true") + "  taskManager: {enable: true}\nedgecoreVersion: v1.21.0\n"
+    assert loaded(tmp_path, text).warnings == ()

@@ -418,19 +418,25 @@ def test_a_config_with_another_number_of_layers_is_refused() -> None:
 
 
 A, B, C = ("sha256:" + letter * 64 for letter in "abc")
-PLAIN_TYPES = (
-    media_types.OCI_LAYER,
-    media_types.OCI_FOREIGN_LAYER,
-    media_types.DOCKER_LAYER,
-    media_types.DOCKER_FOREIGN_TAR,
-)
+DOUBTFUL_TYPES = (media_types.DOCKER_LAYER, media_types.DOCKER_FOREIGN_TAR)
+PLAIN_TYPES = (media_types.OCI_LAYER, media_types.OCI_FOREIGN_LAYER, *DOUBTFUL_TYPES)
 
 
-def judge(layers: list[tuple[str, str]], *diff_ids: str) -> None:
+def judge(given: list[tuple[str, str]], *diff_ids: str, is_plain: bool = True) -> None:
     """Compare layers (media type and digest) with the diff ids of a config."""
-    listed = [descriptor(mediaType=kind, digest=digest) for kind, digest in layers]
+    listed = [descriptor(mediaType=kind, digest=digest) for kind, digest in given]
     raw = config(rootfs={"type": "layers", "diff_ids": list(diff_ids)})
-    ImageConfig.parse(raw).check_layers(Manifest.parse(manifest(layers=listed)).layers, what="config")
+    layers = Manifest.parse(manifest(layers=listed)).layers
+    ImageConfig.parse(raw).check_layers(layers, what="config", is_plain=lambda _: is_plain)
+
+
+@pytest.mark.parametrize("kind", DOUBTFUL_TYPES)
+def test_of_dockers_plain_types_the_bytes_decide(kind: str) -> None:
+    judge([(kind, A), (kind, C)], A, B, is_plain=False)
+    with pytest.raises(DocumentError, match="another order"):
+        judge([(kind, B), (kind, A)], A, B, is_plain=False)
+    unread = Manifest.parse(manifest(layers=[descriptor(mediaType=kind, digest=A)])).layers
+    ImageConfig.parse(config(rootfs={"type": "layers", "diff_ids": [B]})).check_layers(unread, what="config")
 
 
 @pytest.mark.parametrize("kind", PLAIN_TYPES)

@@ -17,6 +17,7 @@ from imagestore import CancelToken, Descriptor, Digest, Reference
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import (
     ContentNotFoundError,
+    DeadlineExceededError,
     ImageServiceError,
     IntegrityError,
     NotFoundError,
@@ -393,3 +394,15 @@ def test_a_damaged_file_of_the_store_replaces_nothing(here: Bringing) -> None:
     with pytest.raises(IntegrityError, match="is damaged"):
         bringer.relink(layer, damaged)
     assert here.fake.state.path(str(layer.digest)).read_bytes() == LAYER
+
+
+def test_a_write_that_hangs_ends(here: Bringing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagestore.publish.content_writes._LEAST_SECONDS", 0.05)
+    gate = threading.Event()
+    here.fake.faults.meanwhile("Content/Write", gate.wait)
+    try:
+        with pytest.raises(DeadlineExceededError):
+            here.layer(ContentWay.SENT)
+    finally:
+        gate.set()
+    assert here.layer(ContentWay.SENT) is ContentWay.SENT

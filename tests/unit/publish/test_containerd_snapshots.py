@@ -11,7 +11,7 @@ import pytest
 
 from imagestore import CancelToken, Descriptor
 from imagestore.content.local import LocalContentStore
-from imagestore.errors import ImageServiceError, IntegrityError, NotFoundError, OperationCancelledError
+from imagestore.errors import IntegrityError, NotFoundError, OperationCancelledError, StoreFullError
 from imagestore.oci.media_types import OCI_LAYER
 from imagestore.publish import ContentWay, SnapshotLayer, SnapshotTarget
 from imagestore.publish.blobs import BlobBringer
@@ -166,7 +166,7 @@ def test_nothing_is_left_of_a_layer_that_fails(here: Unpacking, call: str, is_re
     here.fake.faults.refuse(call, grpc.StatusCode.UNKNOWN, text="no space left on device")
     if not is_removable:
         here.fake.faults.refuse("Snapshots/Remove", grpc.StatusCode.UNKNOWN)
-    with pytest.raises(ImageServiceError, match="no space left"):
+    with pytest.raises(StoreFullError, match="no space left"):
         here.apply()
     if not is_removable:  # the end of the lease takes it away
         here.client.delete_lease(LEASE, is_synced=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import stat
@@ -360,3 +361,47 @@ def test_a_removal_that_is_killed_leaves_no_chain(
     assert not target.has(steps[0].chain)
     steps[0].apply_to(target)
     assert listed(target.path(steps[0].chain))["etc/a"] == "1"
+
+
+def test_a_chain_that_cannot_be_read_is_named(target: FolderSnapshots, steps: list[Step]) -> None:
+    steps[0].apply_to(target)
+    tree = target.path(steps[0].chain)
+    tree.rename(tree.with_name("away"))
+    tree.symlink_to("away")
+    with pytest.raises(PreconditionError, match=f"chain {steps[0].chain}: .* can't be read"):
+        steps[1].apply_to(target)
+
+
+def test_a_removal_that_waits_can_be_cancelled(
+    tmp_path: Path,
+    store: ImageStore,
+    steps: list[Step],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody finds the chain any more; the log says who is waited for."""
+    monkeypatch.setattr("imagestore.util.long_waits.LONG_WAIT_SECONDS", 0.0)
+    cancel = CancelToken()
+    target = FolderSnapshots(tmp_path / "snapshots", store.content, cancel=cancel)
+    steps[0].apply_to(target)
+    chain = target.path(steps[0].chain).parent
+    reader = os.open(chain, os.O_RDONLY)
+    try:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        ended: list[type[BaseException]] = []
+
+        def _remove() -> None:
+            try:
+                target.remove(steps[0].chain)
+            except BaseException as error:  # noqa: BLE001 - judged below
+                ended.append(type(error))
+
+        removal = threading.Thread(target=_remove)
+        removal.start()
+        until(lambda: "waiting for a lock" in caplog.text, "it waits")
+        cancel.cancel("the test")
+        removal.join(60)
+        assert ended == [OperationCancelledError]
+        assert not target.has(steps[0].chain)
+    finally:
+        os.close(reader)

@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from imagestore import ImageStore, config
+from imagestore.errors import StoreReadOnlyError
 from imagestore.publish import ImageState
 from imagestore.publish.following import PublishFollower
 from imagestore.registry.client_factory import connect
@@ -320,3 +321,29 @@ def test_closing_does_not_wait_for_an_answer(here: PublishingNode, fake: FakeCon
     until(lambda: fake.faults.calls["Images/List"], "it asks")
     made.follower.close()
     gate.set()
+
+
+def test_a_store_that_cannot_note_what_is_used_is_published_all_the_same(
+    here: PublishingNode, following: Following, fake: FakeContainerd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreReadOnlyError("the disk is mounted read-only")
+
+    monkeypatch.setattr("imagestore.publish.following.note_images_in_use", refuse)
+    image_id = here.pull()
+    until(lambda: fake.runs(image_id), "it runs")
+    fake.start_container("c", image_id)
+    following.looked()
+    assert following.follower.is_connected
+
+
+def test_a_record_that_others_delete_is_doubted_at_once(
+    here: PublishingNode, following: Following, fake: FakeContainerd
+) -> None:
+    image_id = here.pull()
+    until(lambda: settled(here), "published")
+    following.looked()
+    epoch = following.publisher.states.epoch
+    fake.remove_image(image_id)
+    until(lambda: following.publisher.states.epoch != epoch, "doubted")
+    until(lambda: settled(here), "made again")

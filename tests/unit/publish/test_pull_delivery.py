@@ -15,6 +15,7 @@ from imagestore.oci.digest import Digest
 from imagestore.publish import ImageState, Publisher
 from imagestore.registry.events import ignore
 from imagestore.testing import build_artifact
+from imagestore.util.cancel import CancelToken
 from tests.support.fake_containerd import FakeContainerd
 from tests.support.patience import until
 from tests.support.publishing import APP, ARM, CONFIG, HOST, KATA, OTHER, RUNC, PublishingNode, app
@@ -45,7 +46,7 @@ def connected(here: PublishingNode, publisher: Publisher) -> Publisher:
     here.store.remove(APP, runtime_handler=RUNC)
     publisher.reconcile()
     image_id = here.pull(APP, RUNC)
-    assert publisher.states.find(image_id) is None
+    assert not any(publisher.states.counts().values()), image_id
     return publisher
 
 
@@ -145,6 +146,22 @@ def test_a_pull_that_fails_does_not_wait_for_its_layer(
     gate.set()
     fake.collect()
     assert fake.snapshots() == {}
+    connected.ensure(Digest.parse(image_id)).result()
+    assert here.unmet() == []
+
+
+def test_a_cancelled_pull_does_not_wait_for_a_layer_that_hangs(
+    here: PublishingNode, connected: Publisher, fake: FakeContainerd, image_id: str
+) -> None:
+    """Its content is there; only containerd doesn't answer."""
+    gate, cancel = threading.Event(), CancelToken()
+    fake.faults.meanwhile("Diff/Apply", gate.wait)
+    with connected.pulling(RUNC, ignore, cancel) as observer:
+        for event in EVENTS:
+            observer(event)
+        until(lambda: fake.faults.calls["Diff/Apply"], "a layer is applied")
+        cancel.cancel("the kubelet has gone")
+    gate.set()
     connected.ensure(Digest.parse(image_id)).result()
     assert here.unmet() == []
 
@@ -285,7 +302,7 @@ def test_an_image_that_is_removed_before_its_publish(
     assert fake.leases() == set()
     assert fake.snapshots() == {}
     connected.reconcile()
-    assert connected.states.find(image_id) is None
+    assert not any(connected.states.counts().values()), image_id
 
 
 def test_a_comparison_during_a_pull_ends_nothing_of_it(

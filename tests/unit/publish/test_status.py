@@ -9,6 +9,8 @@ import pytest
 
 from imagestore.errors import ImageNotFoundError, PreconditionError
 from imagestore.publish import ContentWay, ImageState, Publisher, PublishError
+from imagestore.publish.containerd import Containerd
+from imagestore.publish.file_systems import ImageFileSystems
 from imagestore.publish.following import PublishFollower
 from imagestore.publish.wanted import STORE
 from imagestore.testing import build_artifact, build_image
@@ -229,3 +231,16 @@ def test_a_follower_says_how_it_stands(here: PublishingNode, publisher: Publishe
             until(lambda: looking.status().images[0].ways, "it says how the layers came")
     finally:
         follower.close()
+
+
+def test_file_systems_are_asked_for_now_and_then(fake: FakeContainerd, tmp_path: Path) -> None:
+    """A containerd that is away is not asked by every caller, and what its folder's disk says stands in."""
+    with contextlib.closing(Containerd(fake.address)) as client:
+        found = ImageFileSystems(client, lambda: tmp_path / "not" / "there")
+        fake.stop()
+        (instead,) = found.now()
+        assert instead.mountpoint == str(tmp_path)
+        fake.start()
+        calls = fake.faults.calls.total()
+        assert found.now() == (instead,)
+        assert fake.faults.calls.total() == calls

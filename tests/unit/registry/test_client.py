@@ -270,7 +270,8 @@ def test_resolve_reads_the_type_inside_when_the_server_names_none(
         ({"Content-Type": "text/html"}, b"<html>sign in</html>", ProtocolError),
         ({"Content-Type": "application/json"}, b"<html>", DocumentError),
         ({"Content-Type": media_types.OCI_CONFIG}, b"{}", ProtocolError),
-        ({"Content-Type": media_types.OCI_INDEX}, b"x" * (4 * 1024 * 1024 + 1), ProtocolError),
+        ({"Content-Type": media_types.OCI_INDEX}, b"x" * (16 * 1024 * 1024 + 1), ProtocolError),
+        ({"Content-Type": media_types.OCI_MANIFEST}, b"x" * (4 * 1024 * 1024 + 1), ProtocolError),
     ],
 )
 def test_resolve_refuses_what_is_no_index_and_no_manifest(
@@ -511,10 +512,32 @@ def test_document_of_another_type_than_its_descriptor_is_refused(router: respx.M
         bench.client.document(TAGGED, WANTED, cancel=bench.cancel)
 
 
-def test_document_over_4_mib_is_refused_before_any_request(bench: Any) -> None:
-    too_long = Descriptor(media_types.OCI_INDEX, INDEX_DIGEST, 4 * 1024 * 1024 + 1)
-    with pytest.raises(ProtocolError, match="4194304"):
-        bench.client.document(TAGGED, too_long, cancel=bench.cancel)
+@pytest.mark.parametrize(
+    ("media_type", "longest"),
+    [(media_types.OCI_INDEX, 16 << 20), (media_types.OCI_MANIFEST, 4 << 20), (media_types.OCI_CONFIG, 4 << 20)],
+)
+def test_a_document_that_is_too_long_is_refused_before_any_request(bench: Any, media_type: str, longest: int) -> None:
+    with pytest.raises(ProtocolError, match=f"at most {longest} bytes"):
+        bench.client.document(TAGGED, Descriptor(media_type, INDEX_DIGEST, longest + 1), cancel=bench.cancel)
+
+
+@pytest.mark.parametrize("has_type", [True, False])
+def test_an_index_may_be_longer_than_a_manifest(router: respx.MockRouter, bench: Any, has_type: bool) -> None:
+    for size, media_type, is_read in (
+        (5 << 20, media_types.OCI_INDEX, True),
+        (5 << 20, media_types.OCI_MANIFEST, False),
+    ):
+        parts: dict[str, Any] = (
+            {"manifests": []} if media_type == media_types.OCI_INDEX else {"config": {}, "layers": []}
+        )
+        body = json.dumps({"mediaType": media_type, **parts, "annotations": {"a": "x" * size}}).encode()
+        headers = {"Content-Type": media_type if has_type else "application/json"}
+        router.get(f"{BASE}/manifests/1").respond(200, headers=headers, content=body)
+        if is_read:
+            assert bench.client.resolve_whole(TAGGED, cancel=bench.cancel)[1] == body
+        else:
+            with pytest.raises(ProtocolError, match="at most 4194304 bytes"):
+                bench.client.resolve(TAGGED, cancel=bench.cancel)
 
 
 def test_config_is_fetched_from_the_blobs_endpoint(router: respx.MockRouter, bench: Any) -> None:

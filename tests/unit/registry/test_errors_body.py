@@ -119,7 +119,7 @@ def test_where_storage_refuses_no_login_is_blamed(make_bench: MakeBench, authent
 
     authenticator.account = "file /x, member auths['h']"
     error, _ = refused(make_bench, authenticator, answer, open_blob)
-    assert error.hint.startswith("registry.example redirected there, without its login: storage")
+    assert error.hint.startswith("registry.example leads there, without its login: storage")
 
 
 @pytest.mark.parametrize("status", [400, 500])

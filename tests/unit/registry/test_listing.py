@@ -16,9 +16,11 @@ from imagestore import Digest, Reference
 from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.errors import (
     AccessDeniedError,
+    AuthenticationError,
     DocumentError,
     ImageStoreError,
     ProtocolError,
+    RateLimitedError,
     ReferenceNotFoundError,
     RegistryUnavailableError,
 )
@@ -318,7 +320,11 @@ def test_the_client_filters_what_the_registry_did_not(make_bench: MakeBench, is_
 
 @pytest.mark.parametrize(
     ("status", "media_type", "body"),
-    [(404, "application/json", {}), (200, "text/html", b"<html>"), (200, "application/json", {"hello": "world"})],
+    [
+        *((status, "application/json", {}) for status in (400, 404, 405, 406, 410, 415, 501)),
+        (200, "text/html", b"<html>"),
+        (200, "application/json", {"hello": "world"}),
+    ],
 )
 def test_without_the_api_a_tag_stands_for_it(make_bench: MakeBench, status: int, media_type: str, body: Any) -> None:
     pages = Pages().on(REFERRERS, body, status=status, media_type=media_type)
@@ -400,11 +406,25 @@ def test_a_tag_that_is_no_index_is_ignored_and_reported(make_bench: MakeBench) -
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(400, ProtocolError), (403, AccessDeniedError), (501, RegistryUnavailableError), (405, ProtocolError)],
+    [
+        (401, AuthenticationError),
+        (403, AccessDeniedError),
+        (429, RateLimitedError),
+        (500, RegistryUnavailableError),
+        (503, RegistryUnavailableError),
+    ],
 )
 def test_unknown_is_never_none(make_bench: MakeBench, status: int, error: type[ImageStoreError]) -> None:
     with pytest.raises(error):
-        referrers(make_bench, Pages().on(REFERRERS, status=status).on(TAG, status=404))
+        referrers(make_bench, Pages().on(REFERRERS, status=status).on(TAG, index(entry("a")), media_type=OCI_INDEX))
+
+
+def test_a_registry_without_the_filter_is_asked_for_all(make_bench: MakeBench) -> None:
+    pages = Pages().on(f"{REFERRERS}?artifactType=x%2Fy", status=400)
+    pages.on(REFERRERS, index(entry("a", "x/y"), entry("b", "other/z")), media_type=OCI_INDEX)
+    found = referrers(make_bench, pages, "x/y")
+    assert [one.digest for one in found.entries] == digests("a")
+    assert not found.is_from_tag
 
 
 def test_a_broken_list_is_an_error(make_bench: MakeBench) -> None:

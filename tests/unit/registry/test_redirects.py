@@ -260,7 +260,7 @@ def test_what_storage_quotes_of_a_signed_url_is_not_shown(bench: Any) -> None:
     web = Web().on(FIRST, to(signed)).on(signed, httpx.Response(403, text=said))
     with pytest.raises(AccessDeniedError, match="SignatureDoesNotMatch") as raised:
         read(bench(web))
-    assert raised.value.hint.startswith("registry.example redirected there, without its login: storage")
+    assert raised.value.hint.startswith("registry.example leads there, without its login: storage")
     assert "secret" not in f"{raised.value} {raised.value.said} {raised.value.hint}"
 
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 import httpx
 import pytest
 
-from imagestore import BlobUploaded, CancelToken, Descriptor, Digest, Event, Reference, TransferPolicy
+from imagestore import CancelToken, Descriptor, Digest, Event, Reference, TransferPolicy
 from imagestore.errors import (
     AccessDeniedError,
     DigestMismatchError,
-    ImageStoreError,
     OperationCancelledError,
     ProtocolError,
     RegistryUnavailableError,
@@ -24,147 +18,18 @@ from imagestore.errors import (
 )
 from imagestore.registry import connect
 from imagestore.registry.blobs import Transfer
-from imagestore.registry.client import RegistryClient
 from imagestore.registry.retry import Timing
-from imagestore.registry.transport.addresses import Origin
-from imagestore.registry.upload_sessions import upload_note
-from imagestore.util.files import StreamReader
-
-TARGET: Final = Reference.parse("registry.example/team/app:1")
-SMALL: Final = b"small"
-LARGE: Final = bytes(range(256)) * (3 << 12)  # 3 MiB
-_PLACE: Final = re.compile(r"/v2/(?P<name>.+)/(?P<kind>blobs/uploads|blobs|manifests)/(?P<rest>.*)")
-
-
-class Source(StreamReader):
-    """A blob's bytes from an offset on."""
-
-    hosts = ()
-
-    def __init__(self, data: bytes, start: int = 0) -> None:
-        super().__init__([data[start : start + (1 << 19)] for start in range(start, len(data), 1 << 19)])
-        self.start = start
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-@dataclass
-class Registry(httpx.BaseTransport):
-    """A registry; ``breaks`` uploads after so many bytes each, ``faults`` come before what it would answer."""
-
-    blobs: dict[tuple[str, str], bytes] = field(default_factory=dict)
-    manifests: dict[tuple[str, str], bytes] = field(default_factory=dict)
-    uploads: dict[str, bytearray] = field(default_factory=dict)
-    breaks: list[int] = field(default_factory=list)
-    faults: list[tuple[str, httpx.Response]] = field(default_factory=list)
-    resumes: bool = True
-    location: str = "/v2/team/app/blobs/uploads/{}"
-    received: int = 0
-    log: list[str] = field(default_factory=list)
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        self.log.append(f"{request.method} {request.url.raw_path.decode()}")
-        if self.faults and self.faults[0][0] == request.method:
-            request.read()
-            return self.faults.pop(0)[1]
-        found = _PLACE.fullmatch(request.url.path)
-        assert found is not None, request.url
-        handlers: dict[str, Callable[[httpx.Request, str, str], httpx.Response]] = {
-            "blobs": self._blob,
-            "blobs/uploads": self._upload,
-            "manifests": self._manifest,
-        }
-        return handlers[found["kind"]](request, found["name"], found["rest"])
-
-    def _blob(self, request: httpx.Request, name: str, digest: str) -> httpx.Response:
-        found = self.blobs.get((name, digest))
-        if found is None:
-            return httpx.Response(404)
-        body = found if request.method == "GET" else None
-        return httpx.Response(200, headers={"Content-Length": str(len(found))}, content=body)
-
-    def _upload(self, request: httpx.Request, name: str, upload: str) -> httpx.Response:
-        if request.method == "POST":
-            params = request.url.params
-            there = self.blobs.get((params.get("from", ""), params.get("mount", "")))
-            if there is not None:
-                self.blobs[name, params["mount"]] = there
-                return httpx.Response(201)
-            upload = f"u{len(self.uploads)}"
-            self.uploads[upload] = bytearray()
-            return httpx.Response(202, headers={"Location": self.location.format(upload)})
-        if upload not in self.uploads:
-            return httpx.Response(404)
-        kept = self.uploads[upload]
-        place = {"Location": self.location.format(upload), "Range": f"0-{max(0, len(kept) - 1)}"}
-        if request.method == "GET":
-            return httpx.Response(204, headers=place) if self.resumes else httpx.Response(404)
-        if request.method == "DELETE":
-            del self.uploads[upload]
-            return httpx.Response(204)
-        first = request.headers.get("Content-Range", f"{len(kept)}-").partition("-")[0]
-        if int(first) != len(kept):
-            return httpx.Response(416)
-        self._take(request, kept)
-        if request.method == "PATCH":
-            return httpx.Response(202, headers=place)
-        wanted = request.url.params["digest"]
-        if str(Digest.of(bytes(kept))) != wanted:
-            return httpx.Response(400, json={"errors": [{"code": "DIGEST_INVALID"}]})
-        self.blobs[name, wanted] = bytes(self.uploads.pop(upload))
-        return httpx.Response(201, headers={"Docker-Content-Digest": wanted})
-
-    def _take(self, request: httpx.Request, kept: bytearray) -> None:
-        assert isinstance(request.stream, httpx.SyncByteStream)
-        came = 0
-        for piece in request.stream:
-            kept += piece
-            came += len(piece)
-            self.received += len(piece)
-            if self.breaks and came >= self.breaks[0]:
-                self.breaks.pop(0)
-                raise httpx.WriteError("the connection broke")
-        assert came == int(request.headers["Content-Length"])
-
-    def _manifest(self, request: httpx.Request, name: str, tag: str) -> httpx.Response:
-        if request.method in {"GET", "HEAD"}:
-            found = self.manifests.get((name, tag))
-            kind = {"Content-Type": "application/vnd.oci.image.index.v1+json"}
-            return httpx.Response(404) if found is None else httpx.Response(200, content=found, headers=kind)
-        self.manifests[name, tag] = request.read()
-        return httpx.Response(201)
-
-
-def client_of(registry: Registry) -> RegistryClient:
-    return connect(transport=registry, timing=Timing(sleep=lambda cancel, seconds: cancel.check(), random=lambda: 0.0))
-
-
-def described(data: bytes) -> Descriptor:
-    return Descriptor("application/vnd.oci.image.layer.v1.tar", Digest.of(data), len(data))
-
-
-def upload(
-    registry: Registry,
-    data: bytes,
-    *,
-    source: bytes | None = None,
-    mount_from: str = "",
-    cancel: CancelToken | None = None,
-) -> BlobUploaded:
-    def opener(offset: int) -> Transfer:
-        return Source(data if source is None else source, offset)
-
-    with client_of(registry) as client:
-        writer = client.writer(TARGET, cancel=cancel or CancelToken())
-        return writer.blob(described(data), opener, mount_from=mount_from)
-
-
-def key(data: bytes, name: str = "team/app") -> tuple[str, str]:
-    return name, str(Digest.of(data))
+from tests.support.upload_registry import (
+    LARGE,
+    SMALL,
+    TARGET,
+    Registry,
+    Source,
+    client_of,
+    described,
+    key,
+    upload,
+)
 
 
 @pytest.mark.parametrize("data", [b"", SMALL, LARGE, LARGE + b"x"])
@@ -188,14 +53,110 @@ def test_a_blob_is_mounted() -> None:
     assert key(LARGE) in registry.blobs
 
 
-@pytest.mark.parametrize("status", [400, 403, 404, 405])
-def test_a_mount_that_is_refused_is_an_upload(status: int) -> None:
-    registry = Registry(faults=[("POST", httpx.Response(status))] * (2 if status == 403 else 1))
-    if status == 403:
-        # A refusal is looked into once, then it stands.
-        registry.faults = registry.faults[:1]
+@pytest.mark.parametrize("status", [302, 307, 400, 404, 405, 406, 409, 422, 429, 500, 501, 503])
+def test_a_mount_that_fails_is_an_upload(status: int) -> None:
+    registry = Registry(faults=[("POST", httpx.Response(status, headers={"Retry-After": "1000"}))])
     done = upload(registry, LARGE, mount_from="other")
     assert (done.sent, done.mounted_from) == (len(LARGE), "")
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_mount_that_is_refused_is_looked_into_and_then_an_upload(status: int) -> None:
+    registry = Registry(faults=[("POST", httpx.Response(status))])
+    assert upload(registry, LARGE, mount_from="other").sent == len(LARGE)
+
+
+@pytest.mark.parametrize("fault", [httpx.ReadTimeout("late"), httpx.RemoteProtocolError("no HTTP")])
+def test_a_mount_without_an_answer_is_an_upload(fault: Exception) -> None:
+    class Silent(Registry):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            if "mount=" in str(request.url):
+                raise fault
+            return super().handle_request(request)
+
+    assert upload(Silent(), LARGE, mount_from="other").sent == len(LARGE)
+
+
+@pytest.mark.parametrize(
+    ("status", "location"),
+    [
+        (200, "/v2/team/app/blobs/{}"),
+        (201, "/v2/team/app/blobs/{}"),
+        (201, ""),
+        (204, "https://r.example/v2/a/blobs/{}"),
+    ],
+)
+def test_a_mount_may_succeed_with_any_success(status: int, location: str) -> None:
+    answer = httpx.Response(status, headers={"Location": location.format(Digest.of(LARGE))})
+    done = upload(Registry(faults=[("POST", answer)]), LARGE, mount_from="other")
+    assert (done.sent, done.mounted_from) == (0, "other")
+
+
+@pytest.mark.parametrize("status", [200, 201, 204])
+def test_an_upload_may_begin_with_any_success(status: int) -> None:
+    class Other(Registry):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            answer = super().handle_request(request)
+            answer.status_code = status if request.method == "POST" else answer.status_code
+            return answer
+
+    registry = Other()
+    assert upload(registry, LARGE, mount_from="other").sent == len(LARGE)
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+@pytest.mark.parametrize("status", [200, 201, 204, 206])
+def test_a_part_may_succeed_with_any_success(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry(patched=status)
+    upload(registry, LARGE)
+    assert registry.blobs == {key(LARGE): LARGE}
+    monkeypatch.setattr("imagestore.registry.uploads._CHUNK_BYTES", 1 << 20)
+    registry = Registry(patched=status, faults=[("PATCH", httpx.Response(413))])
+    upload(registry, LARGE)
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 403, 416, 429, 500, 503])
+def test_a_blob_that_cannot_be_looked_for_is_sent(status: int) -> None:
+    faults = [("HEAD", httpx.Response(status)), ("GET", httpx.Response(status))]
+    registry = Registry(faults=faults)
+    assert upload(registry, LARGE).sent == len(LARGE)
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("status", [200, 405])
+def test_a_head_that_says_nothing_is_followed_by_get(status: int, is_there: bool) -> None:
+    class Short(Registry):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            answer = super().handle_request(request)
+            return httpx.Response(status, headers={"Content-Length": "0"}) if request.method == "HEAD" else answer
+
+    registry = Short(blobs={key(LARGE): LARGE} if is_there else {})
+    assert upload(registry, LARGE).sent == (0 if is_there else len(LARGE))
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+@pytest.mark.parametrize("status", [307, 308])
+@pytest.mark.parametrize("method", ["POST", "PATCH", "PUT"])
+@pytest.mark.parametrize("data", [SMALL, LARGE])
+def test_a_write_goes_where_it_is_sent(data: bytes, method: str, status: int) -> None:
+    class Moved(Registry):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            if request.method == method and "moved" not in request.url.params:
+                return httpx.Response(status, headers={"Location": str(request.url.copy_add_param("moved", "1"))})
+            return super().handle_request(request)
+
+    registry = Moved()
+    upload(registry, data)
+    assert registry.blobs == {key(data): data}
+
+
+def test_a_write_is_not_turned_into_a_get() -> None:
+    registry = Registry(faults=[("PATCH", httpx.Response(303, headers={"Location": "/v2/team/app/blobs/x"}))])
+    with pytest.raises(ProtocolError, match="a PATCH is not redirected"):
+        upload(registry, LARGE)
 
 
 def test_a_mount_that_is_ignored_is_an_upload() -> None:
@@ -384,25 +345,17 @@ def test_a_source_that_fails_is_not_the_registrys_fault() -> None:
     assert sum(line.startswith("POST") for line in registry.log) == 1
 
 
-@pytest.mark.parametrize(
-    ("location", "said"),
-    [
-        ("", "names no Location"),
-        ("https://elsewhere.example/{}", "names another place for the upload: https://elsewhere.example/u0"),
-        ("http://registry.example/{}", "names another place"),
-        ("https://user:secret@registry.example/{}", "user information"),
-    ],
-)
-def test_logins_go_to_the_registry_alone(location: str, said: str) -> None:
-    with pytest.raises(ImageStoreError, match=said) as caught:
-        upload(Registry(location=location), LARGE)
-    assert "secret" not in str(caught.value) + caught.value.hint
+@pytest.mark.parametrize("claimed", [str(Digest.of(b"other")), "no digest", "sha512:" + "0" * 128])
+def test_a_header_says_nothing_of_what_was_stored(claimed: str) -> None:
+    class Odd(Registry):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            answer = super().handle_request(request)
+            answer.headers["Docker-Content-Digest"] = claimed
+            return answer
 
-
-def test_a_registry_that_keeps_other_bytes_is_found_out() -> None:
-    answer = httpx.Response(201, headers={"Docker-Content-Digest": str(Digest.of(b"other"))})
-    with pytest.raises(DigestMismatchError):
-        upload(Registry(faults=[("PUT", answer)]), LARGE)
+    registry = Odd()
+    assert upload(registry, LARGE).sent == len(LARGE)
+    assert registry.blobs == {key(LARGE): LARGE}
 
 
 def test_a_cancelled_upload_ends() -> None:
@@ -439,63 +392,3 @@ def test_referrers_are_listed_under_a_tag_once() -> None:
                 writer.manifest(Descriptor(kind, Digest.of(text), len(text)), text, subject=subject)
     listed = httpx.Response(200, content=registry.manifests["team/app", tag]).json()["manifests"]
     assert [each.get("artifactType") for each in listed] == ["a/b", "c/d", None]
-
-
-def killed_after(registry: Registry, folder: str, size: int) -> None:
-    """A process that ended within an upload: what it noted stays."""
-    registry.breaks = [size]
-    once = TransferPolicy(attempts=1)
-    with connect(transport=registry, policy=once, state_folder=folder) as client:
-        writer = client.writer(TARGET, cancel=CancelToken())
-        with pytest.raises(RegistryUnavailableError):
-            writer.blob(described(LARGE), lambda offset: Source(LARGE, offset))
-
-
-@pytest.mark.parametrize("resumes", [True, False])
-def test_a_later_process_goes_on_where_the_registry_kept_a_part(tmp_path: Path, resumes: bool) -> None:
-    registry = Registry(resumes=resumes)
-    killed_after(registry, str(tmp_path), 1 << 20)
-    (note,) = (tmp_path / "uploads").iterdir()
-    assert note.stat().st_mode & 0o777 == 0o600
-    with connect(transport=registry, state_folder=str(tmp_path)) as client:
-        writer = client.writer(TARGET, cancel=CancelToken())
-        done = writer.blob(described(LARGE), lambda offset: Source(LARGE, offset))
-    assert done.sent == len(LARGE) - (1 << 20 if resumes else 0)
-    assert registry.blobs == {key(LARGE): LARGE}
-    assert list((tmp_path / "uploads").iterdir()) == []
-
-
-@pytest.mark.parametrize("text", ["", "https://elsewhere.example/u0", "http://", "\0\xff", "x" * 10_000])
-def test_a_note_that_is_none_is_not_followed(tmp_path: Path, text: str) -> None:
-    registry = Registry()
-    killed_after(registry, str(tmp_path), 1 << 20)
-    (note,) = (tmp_path / "uploads").iterdir()
-    note.write_text(text)
-    with connect(transport=registry, state_folder=str(tmp_path)) as client:
-        done = client.writer(TARGET, cancel=CancelToken()).blob(described(LARGE), lambda offset: Source(LARGE, offset))
-    assert done.sent == len(LARGE)
-    assert not any("elsewhere" in line for line in registry.log)
-
-
-def test_two_processes_share_no_upload(tmp_path: Path) -> None:
-    folder = str(tmp_path)
-    origin, digest = Origin("https", "registry.example", 443), Digest.of(LARGE)
-    with upload_note(folder, origin, "app", digest) as first, upload_note(folder, origin, "app", digest) as second:
-        first.keep("https://registry.example/u0")
-        assert second.location == ""
-        second.keep("https://registry.example/u1")
-    with upload_note(folder, origin, "app", digest) as later:
-        assert later.location == "https://registry.example/u0"
-    with upload_note(folder, origin, "other", digest) as other:
-        assert other.location == ""
-
-
-def test_an_old_note_counts_no_more(tmp_path: Path) -> None:
-    folder = str(tmp_path)
-    origin, digest = Origin("https", "registry.example", 443), Digest.of(LARGE)
-    with upload_note(folder, origin, "app", digest) as note:
-        note.keep("https://registry.example/u0")
-    (path,) = tmp_path.iterdir()
-    os.utime(path, (0, 0))
-    with upload_note(folder, origin, "app", digest) as later:
-        assert later.location == ""

@@ -66,6 +66,18 @@ def test_a_library_that_logs_an_address_logs_no_login(style: str) -> None:
 
 
 @pytest.mark.usefixtures("root_logger")
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_no_field_of_a_line_has_a_login(style: str) -> None:
+    stream = io.StringIO()
+    logs.install(style, "info", stream)
+    login, signed = "https://user:secret@a.example/v2", "https://b.example/blob?X-Amz-Signature=secret"
+    fields = {"list": [login, (signed,)], "table": {login: signed}, "number": 1, "other": Exception(signed)}
+    logging.getLogger("imagestore.test").info("%s", signed, extra=fields)
+    assert "secret" not in stream.getvalue()
+    assert stream.getvalue().count("***") == 6
+
+
+@pytest.mark.usefixtures("root_logger")
 def test_programs_get_an_object_a_line() -> None:
     first, second = (json.loads(line) for line in written("json").splitlines())
     assert (first["level"], first["message"], first["path"], first["request_id"]) == (

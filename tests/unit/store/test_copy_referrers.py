@@ -200,6 +200,20 @@ def test_referrers_that_a_layout_lists_by_tag_are_found(tmp_path: Path) -> None:
     assert f"{stranger.target.digest} is listed as a referrer of {CHOSEN.digest}" in " ".join(map(str, events))
 
 
+@pytest.mark.parametrize("place", ["oci:out", "oci-archive:out", "store:" + HERE])
+def test_a_referrer_that_is_listed_and_gone_is_left_out(tmp_path: Path, place: str) -> None:
+    entry, raw = listed_by_tag(SEAL.target, SBOM.target)
+    data = {**files_of(SBOM), entry.digest: raw}
+    source = write(tmp_path / "in", with_entries(layout_files({PYTHON: IMAGE}), entry, data=data))
+    events: list[Event] = []
+    with node(tmp_path / "store", {}) as here:
+        report = here.store.copy(
+            f"oci:{source}", place.replace("out", str(tmp_path / "out")), options=ALONG, observer=events.append
+        )
+    assert report.referrers == 1
+    assert f"referrer {SEAL.target.digest} is listed, is not there and is left out" in " ".join(map(str, events))
+
+
 def test_referrers_are_no_images_of_an_import(tmp_path: Path) -> None:
     entry, raw = listed_by_tag(SBOM.target)
     data = {**files_of(*REFERRERS), entry.digest: raw}

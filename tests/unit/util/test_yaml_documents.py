@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,9 +77,15 @@ def test_several_documents_and_empty_ones() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"a: &x 1\nb: *x",
-        b"a: &x [1]",
-        b"<<: {a: 1}",
+        b"a: *x",
+        b"a: &x [*x]",
+        b"a: &x {b: [*x]}",
+        b"a: &x 1\n---\nb: *x",
+        b"<<: 1",
+        b"<<: [1]",
+        b"a: &x [1]\n<<: [*x]",
+        b"a: !!int x",
+        b"a: !!map [1]",
         b"~: 1",
         b"a: 1\na: 2",
         b"? [a]\n: b",
@@ -88,9 +95,9 @@ def test_several_documents_and_empty_ones() -> None:
         b"a: \xff",
         b"- a",
         b"text",
-        b"a: " + b"[" * 60 + b"]" * 60,
-        b"a: [" + b"1," * 20_001 + b"]",
-        b"#" * (256 * 1024 + 1),
+        b"a: " + b"[" * 110 + b"]" * 110,
+        b"a: [" + b"1," * 50_001 + b"]",
+        b"#" * (4 * 1024 * 1024 + 1),
         b"a: b: c",
         b"\x00",
     ],
@@ -135,3 +142,70 @@ def test_invalid_yaml_is_reported_with_its_line() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_documents(b"a: 1\n---\nspec: [\n", "file")
     assert str(caught.value) == "file: line 4: is no YAML: expected the node content, but found '<stream end>'"
+    with pytest.raises(ConfigError, match=r"file: line \d+: is no YAML: .*node content"):
+        parse_documents(b"#" * 300_000 + b"\na: 1\n---\nspec: [\n", "file")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: &x 1\nb: *x", {"a": 1, "b": 1}),
+        ("a: &x [1, {b: c}]\nb: [*x, *x]", {"a": [1, {"b": "c"}], "b": [[1, {"b": "c"}]] * 2}),
+        ("a: &x {b: &y 2}\nc: *x\nd: *y", {"a": {"b": 2}, "c": {"b": 2}, "d": 2}),
+        ("a: &x 1\nb: &x 2\nc: *x", {"a": 1, "b": 2, "c": 2}),
+        ("a: &x b\n*x : 1", {"a": "b", "b": 1}),
+        ("a: &x\nb: *x", {"a": None, "b": None}),
+        ("<<: {a: 1, b: 1}\nb: 2", {"a": 1, "b": 2}),
+        ("b: 2\n<<: {a: 1, b: 1}", {"a": 1, "b": 1}),
+        ("x: &x {a: 1}\ny: &y {a: 2, b: 2}\nz:\n  <<: [*x, *y]\n  c: 3", None),
+        ("'<<': 1", {"<<": 1}),
+        ("a: !!int '5'\nb: !!float 1\nc: !!bool 'yes'\nd: !!null ''", {"a": 5, "b": 1, "c": True, "d": None}),
+        ("a: !!map {b: !!seq [c]}", {"a": {"b": ["c"]}}),
+    ],
+)
+def test_anchors_merges_and_tags_are_read_as_kubernetes_reads_them(text: str, value: dict[str, Any] | None) -> None:
+    found = parse_documents(text.encode(), "file")[0]
+    assert (found if value is not None else found["z"]) == (value or {"a": 1, "b": 2, "c": 3})
+
+
+def nested(times: int) -> str:
+    """Anchors that each stand for nine of the one before."""
+    names = [f"n{number}" for number in range(times)]
+    lines = [f"{one}: &{one} [{', '.join([f'*{before}'] * 9)}]" for before, one in pairwise(names)]
+    return "\n".join([f"{names[0]}: &{names[0]} [x]", *lines])
+
+
+def test_aliases_may_stand_for_ten_times_the_values_of_the_file() -> None:
+    whole = f"a: &a [{', '.join(['x'] * 99)}]\nb: [{', '.join(['*a'] * 11)}]"  # 100 values, eleven times, of 115
+    assert parse_documents(whole.encode(), "file")[0]["b"][10] == ["x"] * 99
+    with pytest.raises(ConfigError, match=r"line 2: anchor 'a': with it, aliases stand for more than 1160 values"):
+        parse_documents(whole.replace("[*a,", "[*a, *a,").encode(), "file")
+    for times in (4, 8, 300):
+        with pytest.raises(ConfigError, match=r"line \d+: anchor 'n\d+': .* 10 times as many as the file has"):
+            parse_documents(nested(times).encode(), "file")
+
+
+def test_what_aliases_stand_for_is_no_deeper_than_what_is_written() -> None:
+    chain = "\n".join(["n0: &n0 [x]", *(f"n{n}: &n{n} [*n{n - 1}]" for n in range(1, 105))])
+    plenty = f"\nmore: [{', '.join(['x'] * 1000)}]"
+    with pytest.raises(ConfigError, match="too deep"):
+        parse_documents((chain + plenty).encode(), "file")
+
+
+def test_merges_are_bounded_too() -> None:
+    base = "a: &a {" + ", ".join(f"k{number}: 1" for number in range(500)) + "}\n"
+    merges = "\n".join(f"b{number}: {{<<: *a}}" for number in range(40))
+    with pytest.raises(ConfigError, match="anchor 'a': with it, aliases stand for"):
+        parse_documents((base + merges).encode(), "file")
+
+
+def test_an_installation_of_two_megabytes_is_read_by_either_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    member = "  m{0}:\n    description: 'what {0} is for'\n    type: string\n"
+    text = "spec:\n" + "".join(member.format(number) for number in range(35_000))
+    (found,) = parse_documents(text.encode(), "file")
+    assert (len(text) > 1_900_000, len(found["spec"])) == (True, 35_000)
+    monkeypatch.delattr("yaml.CSafeLoader")
+    small = "x: &x [1, 'a', b, {c: ~}]\nw: *x\nz: |-\n  text\n"
+    assert parse_documents(small.encode(), "file") == [
+        {"x": [1, "a", "b", {"c": None}], "w": [1, "a", "b", {"c": None}], "z": "text"}
+    ]

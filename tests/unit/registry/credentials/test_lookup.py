@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -426,3 +428,29 @@ def test_spellings_of_one_member_are_read_as_one(machine: Machine) -> None:
 def test_the_environment_s_json_has_members_in_any_case(machine: Machine) -> None:
     machine.environment["DOCKER_AUTH_CONFIG"] = json.dumps({"Auths": {HOST: entry("variable")}})
     assert machine.user() == "variable"
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("is_folder_closed", [True, False])
+def test_a_place_that_may_not_be_read_is_passed_over(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, place: str, is_folder_closed: bool
+) -> None:
+    """As root's podman leaves /run/containers, or a login with sudo a home."""
+    closed = machine.write(place, {"auths": {HOST: entry("u")}})
+    other = next(each for each in PLACES if each != place)
+    value: dict[str, object] = {HOST: entry("next")}
+    machine.write(other, value if other.endswith(".dockercfg") else {"auths": value})
+    usual = os.open
+
+    def _open(path: Any, *more: Any, **named: Any) -> int:
+        if str(path).startswith(str(closed.parent if is_folder_closed else closed)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return usual(path, *more, **named)
+
+    monkeypatch.setattr(os, "open", _open)
+    is_also_closed = is_folder_closed and str(other).startswith(str(place).rpartition("/")[0] + "/")
+    assert machine.user() == ("" if is_also_closed else "next")
+    steps = {step.location: step for step in machine.explain().steps}
+    assert steps[str(closed)].outcome is Outcome.UNREADABLE
+    with pytest.raises(ConfigError, match="can't be read: Permission denied"):
+        machine.resolver(auth_file=str(closed)).lookup(Target(HOST), cancel=CancelToken())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.errors import StoreFullError
+from imagestore.errors import DocumentError, OperationCancelledError, StoreFullError
 from imagestore.store.archive.compressions import compression_of, decompressed
 from tests.support.node import Node
 from tests.unit.store.archive.imports import KATA, image, refused
@@ -27,6 +27,58 @@ def zstd_of(data: bytes) -> bytes:
     heads = [(len(each) << 3 | (number == len(blocks) - 1)).to_bytes(3, "little") for number, each in enumerate(blocks)]
     body = b"".join(head + each for head, each in zip(heads, blocks, strict=True))
     return b"\x28\xb5\x2f\xfd\xa0" + len(data).to_bytes(4, "little") + body
+
+
+def windowed(log: int, data: bytes = b"abc") -> bytes:
+    """A frame of zstd as a program writes it of a stream, with a window of so many bits."""
+    return b"\x28\xb5\x2f\xfd" + bytes([0, log - 10 << 3]) + (len(data) << 3 | 1).to_bytes(3, "little") + data
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+@pytest.mark.parametrize("log", [10, 27, 28, 29])
+def test_windows_of_up_to_512_mib_are_read_however_the_bytes_come(log: int, size: int) -> None:
+    stream = windowed(20) + SKIPPED + windowed(log) + windowed(log, b"defg") + windowed(12)
+    pieces = iter([stream[at : at + size] for at in range(0, len(stream), size)])
+    assert b"".join(decompressed(pieces, "zstd", what="test")) == b"abcabcdefgabc"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("zstd", windowed(30)),
+        ("zstd", windowed(31)),
+        ("zstd", windowed(10) + windowed(41)),
+        ("zstd", b"\x28\xb5\x2f\xfd\xe0" + (2**40).to_bytes(8, "little")),
+        ("xz", lzma.compress(b"abc", filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 256 << 20}])),
+    ],
+)
+def test_a_larger_window_is_refused_as_that(kind: str, data: bytes) -> None:
+    with pytest.raises(DocumentError, match=f"has {kind} data with a window of ") as refused:
+        list(decompressed(iter([data]), kind, what="test"))
+    assert "smaller window" in refused.value.hint
+
+
+def test_a_caller_may_allow_less() -> None:
+    assert list(decompressed(iter([windowed(20)]), "zstd", what="test", window_bytes=1 << 20)) == [b"abc"]
+    with pytest.raises(DocumentError, match="window of 1048576 bytes"):
+        list(decompressed(iter([windowed(20)]), "zstd", what="test", window_bytes=(1 << 20) - 1))
+
+
+def test_one_stream_at_a_time_has_a_large_window() -> None:
+    calls = []
+
+    def _check() -> None:
+        calls.append(1)
+        if len(calls) > 3:  # it was called while the stream waited
+            raise OperationCancelledError("enough")
+
+    first = decompressed(iter([windowed(28)[:-1], b"c"]), "zstd", what="first")
+    assert next(first) == b"ab"
+    assert list(decompressed(iter([windowed(27)]), "zstd", what="usual")) == [b"abc"]
+    with pytest.raises(OperationCancelledError, match="enough"):
+        list(decompressed(iter([windowed(28)]), "zstd", what="second", check=_check))
+    first.close()
+    assert list(decompressed(iter([windowed(28)]), "zstd", what="third")) == [b"abc"]
 
 
 def test_a_frame_of_zstd_that_is_to_be_skipped_is_skipped(here: Node, tmp_path: Path) -> None:

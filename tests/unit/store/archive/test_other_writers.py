@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from imagestore.store.archive import layout
 from imagestore.testing import Image, build_image, build_index, layer
 from tests.support.node import Node, node
 from tests.unit.store.archive.imports import KATA, refused
-from tests.unit.store.archive.making import header, layout_files, member, saved_files, tar_of, write
+from tests.unit.store.archive.making import END, header, layout_files, member, saved_files, tar_of, write
 
 LAYERS = [layer("lower", compression="none"), layer("upper", compression="none")]
 IMAGE = build_image("linux/amd64", layers=LAYERS)
@@ -226,6 +228,106 @@ def test_links_and_pipes_in_a_folder_that_nothing_needs_are_passed_over(here: No
     (folder / "loop").symlink_to(folder)
     os.mkfifo(folder / "pipe")
     assert here.store.import_images(folder, options=KATA).images
+
+
+def test_links_and_pipes_under_a_digest_that_nothing_needs_are_passed_over(here: Node, tmp_path: Path) -> None:
+    folder = write(tmp_path / "layout", layout_files({"a:1": IMAGE}))
+    (folder / "blobs/sha256" / ("a" * 64)).symlink_to("/etc/passwd")
+    os.mkfifo(folder / "blobs/sha256" / ("b" * 64))
+    report = here.store.import_images(folder, options=KATA)
+    assert (len(report.images), report.unused_blobs, report.unused_bytes) == (1, 2, 0)
+
+
+@pytest.mark.parametrize("form", ["layout", "saved"])
+def test_absolute_names_of_members_are_below_the_top(here: Node, tmp_path: Path, form: str) -> None:
+    files = layout_files({"a:1": IMAGE}) if form == "layout" else saved_files(IMAGE, LAYERS, ["a:1"])
+    archive = write(tmp_path / "a.tar", {f"/{name}": data for name, data in files.items()})
+    assert here.store.import_images(archive, options=KATA).images
+
+
+def with_names(change: Callable[[str], str]) -> dict[str, bytes]:
+    """A docker-archive whose manifest.json spells the names of its files in another way."""
+    files = {f"x/{name}": data for name, data in saved_files(IMAGE, LAYERS, ["a:1"]).items()}
+    (entry,) = json.loads(files.pop(f"x/{layout.DOCKER_MANIFEST}"))
+    names = {"Config": change(f"x/{entry['Config']}"), "Layers": [change(f"x/{each}") for each in entry["Layers"]]}
+    return {**files, layout.DOCKER_MANIFEST: json.dumps([{**entry, **names}]).encode()}
+
+
+def test_absolute_names_in_manifest_json_are_the_archives(here: Node, tmp_path: Path) -> None:
+    files = with_names(lambda name: f"/{name}")
+    assert here.store.import_images(write(tmp_path / "a.tar", files), options=KATA).images
+    with pytest.raises(DocumentError, match="has no file '/x/"):
+        here.store.import_images(write(tmp_path / "folder", files), options=KATA)
+
+
+@pytest.mark.parametrize("place", ["a.tar", "folder"])
+def test_backslashes_in_manifest_json_separate_folders(here: Node, tmp_path: Path, place: str) -> None:
+    files = with_names(lambda name: name.replace("/", "\\"))
+    assert here.store.import_images(write(tmp_path / place, files), options=KATA).images
+
+
+@pytest.mark.parametrize("name", ["..\\{}", "x\\..\\..\\{}", "\\{}", "\\\\host\\{}", "/../{}", "../{}"])
+@pytest.mark.parametrize("place", ["a.tar", "folder"])
+def test_what_leaves_the_archive_is_refused_however_it_is_spelled(
+    here: Node, tmp_path: Path, place: str, name: str
+) -> None:
+    files = with_names(lambda each: name.format(each))
+    refused(here, write(tmp_path / place, files), KATA, DocumentError, "has no file ")
+
+
+def test_a_backslash_may_be_a_part_of_a_name(here: Node, tmp_path: Path) -> None:
+    files = with_names(lambda name: name.replace("/", "\\"))
+    renamed = {name.replace("/", "\\"): data for name, data in files.items()}
+    assert here.store.import_images(write(tmp_path / "a.tar", renamed), options=KATA).images
+
+
+FOREIGN = {
+    "mediaType": "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
+    "digest": "sha256:" + "f" * 64,
+    "size": 5,
+    "urls": ["https://user:word@layers.example/f"],
+}
+
+
+@pytest.mark.parametrize(
+    "stub",
+    [None, b"", END, tar_of({"x": b""}), gzip.compress(END, mtime=0)],
+    ids=["none", "empty", "end", "tar", "gzip"],
+)
+def test_a_foreign_layer_that_was_left_out_is_named_with_its_address(
+    here: Node, tmp_path: Path, stub: bytes | None
+) -> None:
+    files = saved_files(IMAGE, LAYERS, ["a:1"])
+    (entry,) = json.loads(files[layout.DOCKER_MANIFEST])
+    del files[entry["Layers"][0]]
+    if stub is not None:
+        files[entry["Layers"][0]] = stub
+    entry["LayerSources"] = {str(LAYERS[0].diff_id): FOREIGN, "x": FOREIGN, str(LAYERS[1].diff_id): {"size": "x"}}
+    files[layout.DOCKER_MANIFEST] = json.dumps([entry]).encode()
+    archive = write(tmp_path / "a.tar", files)
+    said = (
+        f"foreign layer {FOREIGN['digest']} was left out by whoever wrote the archive; it is to be had at https://***@"
+    )
+    refused(here, archive, KATA, DocumentError, said)
+
+
+@pytest.mark.parametrize("sources", [None, [], {"x": 1}, {"x": FOREIGN}])
+def test_sources_of_layers_that_are_there_do_not_matter(here: Node, tmp_path: Path, sources: object) -> None:
+    files = saved_files(IMAGE, LAYERS, ["a:1"])
+    (entry,) = json.loads(files[layout.DOCKER_MANIFEST])
+    files[layout.DOCKER_MANIFEST] = json.dumps([{**entry, "LayerSources": sources}]).encode()
+    assert here.store.import_images(write(tmp_path / "a.tar", files), options=KATA).images
+
+
+@pytest.mark.parametrize("stub", [None, b"stub"])
+def test_a_foreign_layer_that_a_layout_lacks_is_named(here: Node, tmp_path: Path, stub: bytes | None) -> None:
+    foreign = replace(LAYERS[0], urls=("https://layers.example/f",))
+    files = layout_files({"a:1": build_image("linux/amd64", layers=[foreign])})
+    name = layout.blob_name(foreign.digest)
+    files = {**files, name: stub} if stub else {each: data for each, data in files.items() if each != name}
+    kind = ContentNotFoundError if stub is None else DocumentError
+    said = "was left out by whoever wrote the archive; it is to be had at https://layers.example/f"
+    refused(here, write(tmp_path / "a.tar", files), KATA, kind, said)
 
 
 @pytest.mark.parametrize("spelling", ["./{}", ".//{}", "././{}", "x/../{}", "./x/.././{}"])

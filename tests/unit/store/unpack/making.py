@@ -62,10 +62,12 @@ def archive(entries: Iterable[tuple[tarfile.TarInfo, bytes]]) -> bytes:
     return buffer.getvalue()
 
 
-def with_records(records: dict[str, str], following: bytes, *, kind: bytes = tarfile.XHDTYPE) -> bytes:
+def with_records(
+    records: dict[str, str] | Iterable[tuple[str, str]], following: bytes, *, kind: bytes = tarfile.XHDTYPE
+) -> bytes:
     """PAX records as they are, however odd, in front of an archive."""
     data = b""
-    for name, value in records.items():
+    for name, value in records.items() if isinstance(records, dict) else records:
         record = f" {name}={value}\n".encode("utf-8", "surrogateescape")
         # The length of a record counts its own digits.
         size = next(n for n in range(len(record), len(record) + 10) if n == len(record) + len(str(n)))

@@ -286,3 +286,103 @@ def test_a_pods_variables_are_expanded_and_missing_ones_are_reported(
     said = capsys.readouterr().err
     assert "the variable SECRET, whose value isn't in the pod" in said
     assert "the variables of envFrom" in said
+
+
+def bundle_of(path: Path, pod: object, *words: str) -> int:
+    """The exit status of making a bundle by a pod."""
+    (path / "pod.json").write_text(json.dumps(pod))
+    with stored(path, made(entry("a")), config={"config": {"Entrypoint": ["/bin/app"]}}) as store:
+        given = ["--root", str(store.root), "bundle", REFERENCE, str(path / "bundle"), "--rootless", *words]
+        return main([*given, "--pod", str(path / "pod.json")])
+
+
+def pod_of(**members: object) -> dict[str, object]:
+    return {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "app", "image": "x", **members}]}}
+
+
+MALFORMED: dict[str, dict[str, Any]] = {
+    "command: expected an array": {"command": "sh"},
+    "command[1]: expected a string": {"command": ["sh", 1]},
+    "args: expected an array": {"args": {"a": "b"}},
+    "args[0]: expected a string": {"args": [["a"]]},
+    "workingDir: expected a string": {"workingDir": 5},
+    "working directory 'a': expected an absolute path": {"workingDir": "a"},
+    "env: expected an array": {"env": {"A": "1"}},
+    "env: expected an array, found str": {"env": ""},
+    "env[0]: expected an object": {"env": ["A=1"]},
+    "env[0].name: expected a string": {"env": [{"name": 1}]},
+    "env[0].name: '' is no variable's name": {"env": [{"value": "1"}]},
+    "env[1].name: 'A=B' is no variable's name": {"env": [{"name": "A"}, {"name": "A=B"}]},
+    "env[0].value: expected a string, found int": {"env": [{"name": "A", "value": 1}]},
+    "env[0].value: expected a string, found bool": {"env": [{"name": "A", "value": False}]},
+    "env[0].valueFrom: expected an object": {"env": [{"name": "A", "valueFrom": "x"}]},
+    "envFrom: expected an array": {"envFrom": "x"},
+    "name: '../x': expected at most 63": {"name": "../x"},
+}
+
+
+@pytest.mark.parametrize("fault", MALFORMED)
+def test_a_malformed_process_in_a_pod_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str
+) -> None:
+    assert bundle_of(tmp_path, pod_of(**MALFORMED[fault])) == 2
+    said = capsys.readouterr().err
+    assert fault in said
+    assert len(said.splitlines()) <= 2
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize("kind", ["List", "PodList"])
+def test_null_members_are_missing_and_a_list_of_one_pod_is_the_pod(tmp_path: Path, kind: str) -> None:
+    variables = [{"name": "A", "value": None, "valueFrom": None}, {"name": "B", "value": "$(A)2", "valueFrom": {}}]
+    pod = pod_of(command=None, args=[], workingDir=None, env=variables, envFrom=None)
+    if kind == "PodList":
+        del pod["kind"]
+    assert bundle_of(tmp_path, {"apiVersion": "v1", "kind": kind, "items": [pod]}) == 0
+    process = json.loads((tmp_path / "bundle/config.json").read_text())["process"]
+    assert (process["args"], process["env"][1:], process["cwd"]) == (["/bin/app"], ["A=", "B=2"], "/")
+
+
+def test_a_file_of_several_pods_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bundle_of(tmp_path, {"kind": "List", "items": [pod_of(), pod_of()]}) == 2
+    assert "expected one pod, found 2" in capsys.readouterr().err
+
+
+VOLUMES: dict[str, dict[str, str] | None] = {
+    "/data/inner": {},
+    "/data": {},
+    "empty/../link": None,
+    "/file": {},
+    "/none": {},
+    "/run/": {},
+}
+
+
+def test_volumes_of_the_image_are_empty_mounts_and_what_they_hide_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layer = made(folder("data"), entry("data/x"), folder("empty"), link("link", "data"), entry("file"), folder("run"))
+    with stored(tmp_path, layer, config={"config": {"Cmd": ["/x"], "Volumes": VOLUMES}}) as store:
+        words = ["--root", str(store.root), "bundle", REFERENCE, "--rootless", "-o", "json", "--progress", "none"]
+        assert main([*words, str(tmp_path / "with")]) == 0
+        printed = capsys.readouterr()
+        assert main([*words, str(tmp_path / "without"), "--no-volumes"]) == 0
+        quiet = capsys.readouterr()
+    hidden = ["/data", "/file", "/link"]
+    assert json.loads(printed.out)["hiddenVolumes"] == hidden
+    assert [each in line for each, line in zip(hidden, printed.err.splitlines(), strict=True)] == [True] * 3
+    mounts = {name: json.loads((tmp_path / name / "config.json").read_text())["mounts"] for name in ("with", "without")}
+    assert [each["destination"] for each in mounts["with"] if each not in mounts["without"]] == [
+        *("/data", "/data/inner", "/file", "/link", "/none")
+    ]
+    assert mounts["with"][-1]["type"] == "tmpfs"
+    assert (quiet.err, json.loads(quiet.out)["hiddenVolumes"]) == ("", [])
+
+
+def test_a_volume_in_the_place_of_the_root_is_refused(tmp_path: Path) -> None:
+    with (
+        stored(tmp_path, made(entry("a")), config={"config": {"Cmd": ["/x"], "Volumes": {"/a/..": {}}}}) as store,
+        pytest.raises(DocumentError, match="a volume in the place of its root") as refused,
+    ):
+        store.unpack(REFERENCE, tmp_path / "bundle", bundle=BundleOptions(), is_rootless=IS_ROOTLESS)
+    assert "--no-volumes" in refused.value.hint

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
 import stat
 import subprocess
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from imagestore import CancelToken, Event, ImageStore, LayerUnpacked, LayerUnpacking, UnpackLimits, platforms
+from imagestore import CancelToken, Digest, Event, ImageStore, LayerUnpacked, LayerUnpacking, UnpackLimits, platforms
 from imagestore.errors import (
     AlreadyExistsError,
     DocumentError,
@@ -20,7 +24,9 @@ from imagestore.errors import (
     PreconditionError,
     UnsupportedError,
 )
-from imagestore.testing import RegistryServer, build_image
+from imagestore.oci import media_types
+from imagestore.testing import Layer, RegistryServer, build_image
+from imagestore.testing.builders.bodies import BytesBody
 from imagestore.testing.builders.layers import layer_from_tar
 from tests.unit.store.unpack.making import (
     IS_ROOTLESS,
@@ -72,6 +78,32 @@ def test_an_opaque_folder_hides_all_that_lower_layers_have_in_it(tmp_path: Path,
 def test_names_that_aufs_kept_for_itself_are_left_out(tmp_path: Path) -> None:
     unpacked(tmp_path, made(folder(".wh..wh.plnk"), entry(".wh..wh.plnk/1.2"), entry("a", data=b"1")))
     assert listed(tmp_path / "root") == {"a": "1"}
+
+
+@pytest.mark.parametrize(
+    "name", [".wh..wh.plnk/1.2", "./.wh..wh.plnk//1.2", "/.wh..wh.plnk/1.2", "b/../.wh..wh.plnk/1.2"]
+)
+@pytest.mark.parametrize("target", [".wh..wh.plnk/1.2", "/.wh..wh.plnk/./1.2", "c/../.wh..wh.plnk/1.2"])
+def test_hard_links_to_what_aufs_kept_are_one_file(tmp_path: Path, name: str, target: str) -> None:
+    lower = made(folder("bin"), entry("bin/a", data=b"old"))
+    upper = made(entry(name, data=b"new", mode=0o751, mtime=7), hard_link("bin/a", target), hard_link("b", target))
+    unpacked(tmp_path, lower, upper)
+    assert listed(tmp_path / "root") == {"b": "new", "bin": "folder", "bin/a": "new"}
+    found = [os.stat(tmp_path / "root" / each) for each in ("b", "bin/a")]
+    assert found[0] == found[1]
+    assert (found[0].st_mode & 0o777, found[0].st_mtime, found[0].st_nlink) == (0o751, 7, 2)
+
+
+def test_what_aufs_kept_may_be_another_name_of_a_file_before_it(tmp_path: Path) -> None:
+    kept = ".wh..wh.plnk/1.2"
+    unpacked(tmp_path, made(entry("a", data=b"1"), hard_link(kept, "a"), hard_link("b", kept)))
+    assert listed(tmp_path / "root") == {"a": "1", "b": "1"}
+
+
+def test_what_aufs_kept_is_there_for_its_own_layer_only(tmp_path: Path) -> None:
+    kept = ".wh..wh.plnk/1.2"
+    with pytest.raises(DocumentError, match=r"hard link 'a' to .*, which isn't there"):
+        unpacked(tmp_path, made(entry(kept, data=b"1")), made(hard_link("a", kept)))
 
 
 def test_files_below_a_link_to_a_folder_are_where_it_leads(tmp_path: Path) -> None:
@@ -176,6 +208,45 @@ def test_without_root_devices_are_left_out_and_reported(tmp_path: Path) -> None:
     assert listed(tmp_path / "root") == {"a": "1"}
     assert report.left_out == ("dev/null: a device, which only root can make",)
     assert os.stat(tmp_path / "root/a").st_uid == os.geteuid()
+
+
+DEVICE = entry("dev/x", tarfile.CHRTYPE, devmajor=1, devminor=3)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [made(DEVICE, hard_link("dev/y", "dev/x"))],
+        [made(folder("dev"), DEVICE, hard_link("dev/y", "./dev/x"))],
+        [made(folder("dev"), DEVICE), made(hard_link("dev/y", "/dev/x"))],
+        [made(folder("dev"), entry("dev/y", data=b"1")), made(DEVICE), made(hard_link("dev/y", "dev/x"))],
+        [made(folder("dev"), link("devices", "dev"), DEVICE, hard_link("devices/y", "devices/x"))],
+    ],
+    ids=["no folder", "one layer", "two layers", "in the place of a file", "through a link"],
+)
+def test_other_names_of_what_was_left_out_are_left_out(tmp_path: Path, layers: list[Layer]) -> None:
+    report = unpacked(tmp_path, *layers, is_rootless=True)
+    assert not {"dev/x", "dev/y"} & listed(tmp_path / "root").keys()
+    assert [each.endswith("y: a device, which only root can make") for each in report.left_out] == [False, True]
+
+
+def test_a_name_of_a_name_of_what_was_left_out_is_left_out(tmp_path: Path) -> None:
+    upper = made(hard_link("z", "dev/y"), entry("file", data=b"1"))
+    report = unpacked(tmp_path, made(DEVICE, hard_link("dev/y", "dev/x")), upper, is_rootless=True)
+    assert report.left_out_count == 3
+    assert listed(tmp_path / "root") == {"file": "1"}
+
+
+def test_what_came_in_the_place_of_a_device_counts(tmp_path: Path) -> None:
+    lower = made(folder("dev"), DEVICE)
+    unpacked(tmp_path, lower, made(entry("dev/x", data=b"1"), hard_link("dev/y", "dev/x")), is_rootless=True)
+    assert listed(tmp_path / "root") == {"dev": "folder", "dev/x": "1", "dev/y": "1"}
+
+
+def test_a_link_to_a_device_that_was_hidden_is_refused(tmp_path: Path) -> None:
+    lower = made(folder("dev"), DEVICE)
+    with pytest.raises(DocumentError, match="hard link 'dev/y' to 'dev/x', which isn't there"):
+        unpacked(tmp_path, lower, made(entry("dev/.wh.x")), made(hard_link("dev/y", "dev/x")), is_rootless=True)
 
 
 def test_root_or_rootless_is_said_and_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,6 +355,36 @@ def test_what_is_no_whole_archive_is_refused(tmp_path: Path, data: bytes) -> Non
 def test_layers_without_entries_are_nothing(tmp_path: Path) -> None:
     report = unpacked(tmp_path, made(), layer_from_tar(b""), layer_from_tar(bytes(10240)))
     assert (report.entries, listed(tmp_path / "root")) == (0, {})
+
+
+DOUBTFUL = [media_types.DOCKER_LAYER, media_types.DOCKER_FOREIGN_TAR]
+
+
+def typed(data: bytes, packed: bytes, media_type: str) -> Layer:
+    return Layer(BytesBody(packed), Digest.of(packed), Digest.of(data), "none", media_type=media_type)
+
+
+@pytest.mark.parametrize("media_type", DOUBTFUL)
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_compressed_bytes_below_dockers_type_of_plain_tars(
+    tmp_path: Path, pack: Callable[[bytes], bytes], media_type: str
+) -> None:
+    data = archive([entry("a", data=b"1")])
+    unpacked(tmp_path, typed(data, pack(data), media_type), made(entry("b", data=b"2")))
+    assert listed(tmp_path / "root") == {"a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize("media_type", DOUBTFUL)
+def test_a_plain_tar_below_it_has_its_digest_for_diff_id(tmp_path: Path, media_type: str) -> None:
+    data, other = archive([entry("a", data=b"1")]), archive([entry("b", data=b"2")])
+    with (
+        RegistryServer({REFERENCE: build_image("linux/amd64", layers=[typed(other, data, media_type)])}) as server,
+        ImageStore(tmp_path / "store", host=platforms.parse("linux/amd64")) as store,
+    ):
+        with pytest.raises(DocumentError, match=r"the diff id is .* but layer 0 is the plain tar"):
+            store.pull(server.server.reference(REFERENCE))
+        assert list(store.list()) == []
+        assert list(store.content.walk()) == []
 
 
 def test_layers_of_windows_are_refused(tmp_path: Path) -> None:

@@ -273,9 +273,24 @@ def test_records_of_solaris_count() -> None:
 
 
 @pytest.mark.parametrize("end", [b"", END, bytes(100)])
-def test_an_extended_header_before_no_entry_is_refused(end: bytes) -> None:
-    with pytest.raises(DocumentError, match="comes before no entry"):
-        ours(pax(path="a") + end)
+@pytest.mark.parametrize("kind", ["x", "g", "L"])
+def test_a_header_before_no_entry_ends_the_archive(kind: str, end: bytes) -> None:
+    """git archive writes a global one of an empty tree."""
+    last = member(kind, b"9 path=a\n", kind.encode())
+    assert ours(last + end) == []
+    assert [each.name for each in ours(member("a", b"1") + last + end)] == ["a"]
+
+
+@pytest.mark.parametrize("keyword", ["path", "linkpath", "size", "uid", "gid", "mtime", "atime", "ctime"])
+@pytest.mark.parametrize("earlier", ["", "77"])
+def test_a_record_without_a_value_leaves_the_headers_field(keyword: str, earlier: str) -> None:
+    following = archive([entry("a", data=b"xyz", uid=3, gid=4, mtime=7)])
+    records = [(keyword, ""), ("comment", "x")]
+    assert ours(with_records([(keyword, earlier), *records], following)) == ours(following)
+
+
+def test_an_attribute_may_be_empty() -> None:
+    assert ours(with_records({"SCHILY.xattr.user.a": ""}, archive([entry("a")])))[0].xattrs == {"user.a": b""}
 
 
 @pytest.mark.parametrize(
