@@ -90,13 +90,10 @@ REBUILD: Final = {
     "keptAs": maybe(str),
     "restored": [[str]],
     "skipped": [[str]],
-    "leases": [str],
-    "labelledBlobs": int,
-    "replaced": [str],
-    "replacedLease": maybe(str),
+    "copy": maybe(str),
+    "unnamed": [str],
     "found": [str],
     "foundLease": maybe(str),
-    "unreadableLines": int,
     "reindexed": bool,
 }
 PLAN: Final = {

@@ -98,7 +98,7 @@ def make_directories(paths: Iterable[Path], mode: int = 0o755) -> None:
 
 
 _NAME: Final = re.compile(
-    r"\.?check\.json\.[0-9a-f]+\.tmp|records\.jsonl\.tmp|metadata\.db\.(rebuilt(-wal|-shm|-journal)?|[0-9a-f]{16}\.tmp)"
+    r"\.?(check|last-change)\.json\.[0-9a-f]+\.tmp|metadata\.db\.(rebuilt(-wal|-shm|-journal)?|[0-9a-f]{16}\.tmp)"
 )
 
 

@@ -76,7 +76,17 @@ class MetadataStore(Protocol):
         """Delete expired leases, and images whose gc.expire label is past and that no lease names; return how many."""
 
     def tidy(self) -> None:
-        """Maintenance in a collection: shorten files that only grew."""
+        """Maintenance in a collection: keep space back for removals again."""
+
+    def keep_copy(self, *, at_once: bool = False) -> None:
+        """Make a copy of the records, from which a rebuild restores them if the database is destroyed.
+
+        Only if anything was written since the last one, and that is older than an hour. Where no copy can be made, the
+        log says so. A service that keeps the records makes copies in its own way.
+
+        Args:
+            at_once: however young the last copy is.
+        """
 
     def damage(self) -> tuple[str, ...]:
         """What is wrong with the database's own files, a line each."""

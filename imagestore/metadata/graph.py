@@ -11,8 +11,6 @@ has, not what the store has.
 
 from __future__ import annotations
 
-import itertools
-import operator
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,11 +19,11 @@ from imagestore.metadata.images import insert_edges
 from imagestore.metadata.named_images import IS_ALIVE
 from imagestore.metadata.records import HOME
 from imagestore.oci import gc_labels
-from imagestore.oci.digest import Digest, as_written
+from imagestore.oci.digest import Digest
 from imagestore.oci.gc_labels import ContentTerms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from imagestore.metadata.records import Holder
     from imagestore.metadata.sql import Statements
@@ -133,7 +131,7 @@ class Graph(ABC):
         terms = ContentTerms.of(kept)
         key = str(digest)
         with self._tables.writing() as db:
-            self._tables.notes.labelled(digest, self.content_labels(digest), kept)
+            self._tables.note_change()
             forget(db, [key], OF_LABELS)
             db.run(
                 "INSERT INTO content_label (digest, key, value) SELECT :digest, one, two FROM PAIRS(:labels) p",
@@ -154,11 +152,10 @@ class Graph(ABC):
             query = "SELECT key, value FROM content_label WHERE digest = :digest ORDER BY key"
             return dict(db.rows(query, digest=str(digest)))
 
-    def all_labels(self, db: Statements) -> Iterator[tuple[Digest, dict[str, str]]]:
-        """The labels of all content that a connection sees."""
-        found = db.each("SELECT digest, key, value FROM content_label ORDER BY digest, key")
-        for text, group in itertools.groupby(found, key=operator.itemgetter(0)):
-            yield as_written(text), {key: value for _, key, value in group}
+    def labelled(self) -> list[str]:
+        """All content that has labels."""
+        with self._tables.reading_whole() as db:
+            return db.texts("SELECT DISTINCT digest FROM content_label ORDER BY digest")
 
     def put_edges(self, edges: Mapping[Digest, Iterable[Digest]]) -> None:
         """Replace the edges that start at each parent."""

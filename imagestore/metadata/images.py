@@ -13,7 +13,7 @@ from imagestore.oci.gc_labels import EXPIRE
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from imagestore.metadata.leases import Leases
     from imagestore.metadata.records import ImageRecord
@@ -101,7 +101,7 @@ class Images:
         with self._tables.writing() as db:
             stored = [_put(db, record, edges, created_at) for record, edges in records]
             if stored:
-                self._tables.notes.put(stored)
+                self._tables.note_change()
         return tuple(stored)
 
     def get(self, reference: str, handler: str) -> ImageRecord | None:
@@ -223,7 +223,7 @@ class Images:
     def _delete(self, db: Statements, keys: list[tuple[str, str]]) -> None:
         if keys:
             db.run(f"DELETE FROM image WHERE {_AMONG_GIVEN}", keys=keys)
-            self._tables.notes.removed(keys)
+            self._tables.note_change()
 
     def pin(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
         """Pin or unpin records by (reference, handler); return those that exist, as they are now."""
@@ -232,7 +232,7 @@ class Images:
             db.run(f"UPDATE image SET pinned = :pinned WHERE {_AMONG_GIVEN}", pinned=int(is_pinned), keys=asked)
             changed = [*self.get_many(asked).values()]
             if changed:
-                self._tables.notes.put(changed)
+                self._tables.note_change()
         return changed
 
     def touch(self, reference: str, handler: str) -> None:
@@ -271,12 +271,6 @@ class Images:
         (now,) = db.row("SELECT :now") or (0.0,)
         found = self._select(db, f"{condition} AND {_HAS_EXPIRY}", **values)
         return [(each.reference, each.handler) for each in found if each.has_expired(now)]
-
-    def read_all(self, db: Statements) -> Iterator[ImageRecord]:
-        """Every record that a connection sees."""
-        with self._tables.naming_damage():
-            for row in db.each(f"{_SELECT} FROM image WHERE scope = :scope ORDER BY reference, handler"):
-                yield rows.image_record(row)
 
     def _select(self, db: Statements, condition: str, **values: object) -> list[ImageRecord]:
         most = " LIMIT :limit" if "limit" in values else ""

@@ -13,7 +13,7 @@ from imagestore.oci.digest import Digest
 from imagestore.oci.gc_labels import LeaseTerms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
     from imagestore.metadata.sql import Statements
     from imagestore.metadata.tables import Tables
@@ -92,7 +92,8 @@ class Leases:
                 name = Lease(lease_id, 0.0, 0.0, namespace=namespace).name
                 raise AlreadyExistsError(f"lease {name!r} exists already")
             lease = rows.lease(found[0])
-            self._note(db, lease)
+            if _is_lasting(lease):
+                self._tables.note_change()
         return lease
 
     def renew(self, lease_id: str, *, lifetime_seconds: float) -> None:
@@ -110,9 +111,8 @@ class Leases:
             )
             assert row is not None
             after = rows.lease(row)
-            if _is_lasting(before) and not _is_lasting(after):
-                self._tables.notes.released(before)  # nobody will be told of its deletion
-            self._note(db, after)
+            if _is_lasting(before) or _is_lasting(after):
+                self._tables.note_change()
 
     def delete(self, lease_id: str, *, is_of_work: bool = False) -> bool:
         """Delete a lease; return whether it existed.
@@ -123,8 +123,8 @@ class Leases:
         """
         with self._tables.writing() if is_of_work else self._tables.removing() as db:
             row = db.row(f"DELETE FROM lease WHERE {_ONE} RETURNING {rows.LEASE_COLUMNS}", lease=lease_id)
-            if row is not None and _is_lasting(lease := rows.lease(row)):
-                self._tables.notes.released(lease)
+            if row is not None and _is_lasting(rows.lease(row)):
+                self._tables.note_change()
             return row is not None
 
     def get(self, lease_id: str) -> Lease | None:
@@ -150,7 +150,7 @@ class Leases:
         with self._tables.writing() as db:
             lease = _there(db, lease_id, " FOR KEY SHARE")
             if _list(db, lease_id, digests) and _is_lasting(lease):
-                self._tables.notes.leased(lease, digests)
+                self._tables.note_change()
 
     def remove_content(self, lease_id: str, digests: Collection[Digest]) -> None:
         """Remove content from a lease; what it doesn't list is ignored."""
@@ -159,7 +159,7 @@ class Leases:
             query = f"DELETE FROM lease_content WHERE {_LISTED} AND digest IN (SELECT value FROM EACH(:texts) t)"
             db.run(query, lease=lease_id, texts=[str(digest) for digest in digests])
             if _is_lasting(lease):
-                self._tables.notes.unleased(lease, digests)
+                self._tables.note_change()
 
     def images(self, lease_id: str) -> tuple[str, ...]:
         """The names of images that a lease lists."""
@@ -214,17 +214,6 @@ class Leases:
                 if not db.run(query, gone=_GONE):
                     emptied = some.format("expires_at = :gone")
                     return db.run(f"DELETE FROM lease WHERE (scope, id) IN ({emptied})", gone=_GONE)
-
-    def lasting(self, db: Statements) -> Iterator[tuple[Lease, tuple[Digest, ...]]]:
-        """Leases with a long lifetime that a connection sees, with the content they list."""
-        for lease in _leases(db, "TRUE"):
-            if _is_lasting(lease):
-                yield lease, _content(db, lease.id)
-
-    def _note(self, db: Statements, lease: Lease) -> None:
-        """Leases of running work are lost with a damaged database."""
-        if _is_lasting(lease):
-            self._tables.notes.leased(lease, _content(db, lease.id), is_whole=True)
 
 
 def put_namespace(db: Statements, name: str) -> None:

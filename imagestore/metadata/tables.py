@@ -1,4 +1,4 @@
-"""What the parts of a store's metadata need of a database: transactions over its tables, and who is told of changes.
+"""What the parts of a store's metadata need of a database: transactions over its tables, and word of changes.
 
 The differences that are on purpose: SQLite has one writer at a time (BEGIN IMMEDIATE), PostgreSQL has READ COMMITTED
 with row locks; SQLite's long work takes turns with waiting writers and releases space on a full disk.
@@ -9,37 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
     from contextlib import AbstractContextManager
 
-    from imagestore.metadata.records import ImageRecord, Lease
     from imagestore.metadata.sql import Statements
-    from imagestore.oci.digest import Digest
-
-
-class ChangeNotes:
-    """Is told of changes inside of their transactions; this one notes nothing.
-
-    The embedded store notes them in its journal. ``lease`` arguments are leases with a long lifetime only.
-    """
-
-    def put(self, records: Collection[ImageRecord]) -> None:
-        """Records were put."""
-
-    def removed(self, keys: Collection[tuple[str, str]]) -> None:
-        """Records of these (reference, handler) were removed."""
-
-    def labelled(self, digest: Digest, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        """The labels of content were replaced."""
-
-    def leased(self, lease: Lease, content: Collection[Digest], *, is_whole: bool = False) -> None:
-        """A lease lists this content too; ``is_whole``: it was made or renewed, and lists nothing else."""
-
-    def unleased(self, lease: Lease, content: Collection[Digest]) -> None:
-        """A lease no longer lists this content."""
-
-    def released(self, lease: Lease) -> None:
-        """A lease was deleted."""
 
 
 class Tables(Protocol):
@@ -48,9 +20,11 @@ class Tables(Protocol):
     Blocks of one thread nest: what is inside a transaction joins it. Errors of the database come out as StoreError.
     """
 
-    @property
-    def notes(self) -> ChangeNotes:
-        """Is told of every change."""
+    def note_change(self) -> None:
+        """Called inside of each transaction that changes records, labels or a lease with a long lifetime.
+
+        Who watches the store is to see that something changed.
+        """
 
     def reading(self) -> AbstractContextManager[Statements]:
         """Reads that may see different states."""

@@ -127,7 +127,8 @@ def collect(
 def _warn_of_keeper(metadata: MetadataStore) -> None:
     if lease := metadata.graph.keeper_of_all():
         log.warning(
-            "lease %s keeps all content: a rebuild passed over something; try 'imagestore check --rebuild' again",
+            "lease %s keeps all content: a rebuild passed over something; it ends within a day, or with"
+            " 'imagestore leases delete'",
             lease,
         )
 

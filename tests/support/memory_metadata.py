@@ -19,7 +19,6 @@ from imagestore.metadata.named_images import NamedImages
 from imagestore.metadata.namespaces import Namespaces
 from imagestore.metadata.sql import Statements
 from imagestore.metadata.sqlite import schema
-from imagestore.metadata.tables import ChangeNotes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -48,13 +47,15 @@ class MemoryTables:
     """One lock for all, and one transaction at a time."""
 
     def __init__(self) -> None:
-        self.notes = ChangeNotes()
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA foreign_keys = ON")
         for step in schema.STEPS:
             for statement in step:
                 self._connection.execute(statement)
         self._lock = threading.RLock()
+
+    def note_change(self) -> None:
+        """Nobody watches it."""
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Statements]:
@@ -161,6 +162,9 @@ class MemoryMetadataStore:
 
     def tidy(self) -> None:
         """Nothing grows."""
+
+    def keep_copy(self, *, at_once: bool = False) -> None:
+        """Nothing lasts here."""
 
     def damage(self) -> tuple[str, ...]:
         return ()

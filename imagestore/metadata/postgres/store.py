@@ -106,6 +106,9 @@ class PostgresMetadataStore:
     def tidy(self) -> None:
         """Nothing: the server vacuums by itself."""
 
+    def keep_copy(self, *, at_once: bool = False) -> None:
+        """Nothing: the server's operator makes backups."""
+
     def damage(self) -> tuple[str, ...]:
         """Why the database can't be read, if so; the server checks its files itself."""
         try:

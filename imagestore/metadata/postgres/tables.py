@@ -9,7 +9,6 @@ from imagestore.metadata import sql
 from imagestore.metadata.postgres.database import NOW
 from imagestore.metadata.postgres.failures import naming_damage
 from imagestore.metadata.sql import Statements
-from imagestore.metadata.tables import ChangeNotes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +66,9 @@ class PostgresTables:
 
     def __init__(self, database: PostgresDatabase) -> None:
         self.database = database
-        self.notes = ChangeNotes()
+
+    def note_change(self) -> None:
+        """Nothing: a number that every change would have to write would serialize all writers."""
 
     def _on(self, connection: Connection) -> PostgresStatements:
         return PostgresStatements(connection, self.database.scope)

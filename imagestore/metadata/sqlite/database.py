@@ -14,13 +14,13 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
+from imagestore.errors import StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.metadata.sqlite import location, schema
 from imagestore.metadata.sqlite.changes import ChangeLog
+from imagestore.metadata.sqlite.copies import DatabaseCopies
 from imagestore.metadata.sqlite.failures import Translated, closed
 from imagestore.metadata.sqlite.fairness import WriteQueue, use_log
-from imagestore.metadata.sqlite.journal import RecordJournal
-from imagestore.metadata.sqlite.opening import LOG_PAGES, DatabaseAccess, Opened, checkpoint, connect, migrate, tune
+from imagestore.metadata.sqlite.opening import LOG_PAGES, DatabaseAccess, Opened, bring_up, checkpoint, connect, tune
 from imagestore.metadata.sqlite.verified import VerifiedNote
 from imagestore.util.disk_reserve import Ballast
 from imagestore.util.failpoint import reach
@@ -45,17 +45,18 @@ class Database:
     """One file, created when missing. Call open() before anything else.
 
     Args:
-        path: the database, on a local disk. The journal of records lies next to it.
+        path: the database, on a local disk. Copies of it lie next to it.
         clock: seconds since 1970.
         file_system: returns what kind of file system a folder is on.
-        is_rebuilding: create an empty database although the journal knows records.
+        is_rebuilding: this is the database that a rebuild makes, next to copies of the one that was there.
 
     Attributes:
         ballast: space for removals on a full disk.
         access: whether the file can be written.
         opened: which file this is, and which process opened it.
         verified: whether its indexes are known to be whole.
-        changes: numbers changes of records, and writes them to the journal.
+        changes: numbers changes of records.
+        copies: of this database.
 
     Raises:
         StoreError: the folder is on a network file system.
@@ -76,8 +77,8 @@ class Database:
         self.access = DatabaseAccess(path)
         self.opened = Opened(path)
         self.verified = VerifiedNote(path)
-        self.journal = RecordJournal.of_database(path)
-        self.changes = ChangeLog(self.journal, is_rebuilding=is_rebuilding)
+        self.copies = DatabaseCopies(path, clock)
+        self.changes = ChangeLog(path, self.copies, is_rebuilding=is_rebuilding)
         self._queue = WriteQueue(path)
         self._lock = threading.RLock()
         self._depth = 0
@@ -143,22 +144,15 @@ class Database:
         self.verified.open()
         use_log(db)
         tune(db)
-        if schema.version(db, self.path) == schema.CURRENT:
-            return
-        with self.writing():
-            version = schema.version(db, self.path)
-            if version == 0 and not self.changes.is_rebuilding and self.journal.has_entries():
-                raise StoreCorruptError(
-                    f"{self.path}: the database is gone, but {self.journal.path.name} next to it knows its records",
-                    hint="run 'imagestore check --rebuild', or remove that file to start with no records",
-                )
-            migrate(db, version)
-            if version:
-                self.changes.migrated(db)
-            if version == 0 and on_making is not None:
-                on_making()
-        if version == 0:
-            self.verified.note()
+        found = schema.version(db, self.path)
+        if 0 < found < schema.CURRENT and not self.changes.is_rebuilding:
+            self.copies.keep_before_migration(self.snapshot_apart)
+        if found != schema.CURRENT or self.changes.is_copy(db):
+            with self.writing():
+                if bring_up(db, self.path, self.changes, on_making):
+                    self.verified.note()
+        if not self.changes.is_rebuilding:
+            self.changes.journal.move_aside(self.copies.folder)
 
     def close(self) -> None:
         """Close the database; a forked child has nothing to close and must not wait for a lock."""
@@ -166,9 +160,26 @@ class Database:
             self._is_closed = True
             return
         with self._locked():
+            if not self._is_closed:
+                self._note_change()
             self._is_closed = True
             self._own.close()
             self.verified.close()
+
+    def keep_copy(self, *, at_once: bool) -> None:
+        """Make a copy if it is due; see the port."""
+        if self.access.only_reads or self.changes.is_rebuilding:
+            return
+        self.copies.keep(self.snapshot_apart, at_once=at_once)
+        with self._locked():
+            self._note_change()
+
+    def _note_change(self) -> None:
+        """Note the last change; where that isn't possible, an older database in this one's place isn't noticed."""
+        with contextlib.suppress(StoreError, OSError, sqlite3.Error):
+            # Not of a database that was replaced: its numbers mean nothing to the new one.
+            if not self.access.only_reads and self.opened.is_still_there():
+                self.changes.note(self._connection)
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[sqlite3.Connection]:

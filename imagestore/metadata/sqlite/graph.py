@@ -70,9 +70,9 @@ class SqliteGraph(Graph):
         """What nothing keeps at one moment. Lets the database join: a big store has a million digests.
 
         Raises:
-            StoreCorruptError: the database is older than its journal, and so lacks newer images.
+            StoreCorruptError: an older database was put in the store's place, which lacks newer images.
         """
-        # The check comes before the snapshot, which may lack a change that the journal knows a moment later.
+        # The check comes before the snapshot, which may lack a change that is noted a moment later.
         with self._sqlite.reading_checked() as db:
             if db.row(f"{graph.KEEPS_ALL_NOW} LIMIT 1"):
                 return []

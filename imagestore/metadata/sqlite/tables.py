@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from imagestore.metadata.sqlite.database import Database
-    from imagestore.metadata.tables import ChangeNotes
 
 
 class SqliteStatements(Statements):
@@ -70,12 +69,10 @@ class SqliteTables:
 
     Args:
         database: opened before the first transaction.
-        notes: is told of every change.
     """
 
-    def __init__(self, database: Database, notes: ChangeNotes) -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
-        self.notes = notes
 
     def on(self, connection: sqlite3.Connection) -> SqliteStatements:
         """Statements on a connection."""
@@ -97,12 +94,17 @@ class SqliteTables:
         return self._in(self.database.reading_apart())
 
     def reading_checked(self) -> AbstractContextManager[Statements]:
-        """As reading_whole(), refused where the database is older than its journal."""
+        """As reading_whole(), refused where an older database was put in the store's place."""
         return self._in(self.database.reading_apart(before=self.database.changes.refuse_overtaken))
 
     def writing(self) -> AbstractContextManager[Statements]:
         """A transaction, under the write lock."""
         return self._in(self.database.writing())
+
+    def note_change(self) -> None:
+        """Count it."""
+        with self.database.writing() as db:
+            self.database.changes.number(db)
 
     def removing(self) -> AbstractContextManager[Statements]:
         """A transaction that frees more than it takes: possible on a full disk too."""

@@ -412,27 +412,29 @@ def test_a_damaged_database_has_a_hint_that_works(line: Line) -> None:
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_a_rebuild_tells_what_it_keeps_for_a_change_that_may_not_have_been_made(line: Line, output: str) -> None:
-    digest, _ = line.layer()
-    metadata = SqliteMetadataStore(line.root / "metadata.db")
-    metadata.graph.label_content(Digest.parse(digest), {"containerd.io/gc.root": "kept"})
-    with contextlib.suppress(ZeroDivisionError), metadata.exclusive():
-        metadata.graph.label_content(Digest.parse(digest), {})
-        metadata.graph.label_content(Digest.parse(digest), {"note": "x"})
-        raise ZeroDivisionError
-    metadata.close()
+def test_a_rebuild_tells_what_has_no_name_and_what_it_keeps(line: Line, output: str) -> None:
+    with contextlib.closing(SqliteMetadataStore(line.root / "metadata.db")) as metadata:
+        (record,) = metadata.images.find()
+        metadata.images.remove([(record.reference, record.handler)])
+        metadata.keep_copy(at_once=True)
+        metadata.images.put(record, {})
     (line.root / "metadata.db").write_bytes(b"garbage" * 1000)
+    (copy,) = [each for each in (line.root / "copies").iterdir() if "-2" in each.name]
     if output == "json":
         rebuild = line.json("check", "--rebuild")["rebuild"]
-        assert rebuild["replaced"] == [digest]
-        name = rebuild["replacedLease"]
+        assert (rebuild["copy"], rebuild["restored"]) == (str(copy), [])
+        assert rebuild["unnamed"] == [str(record.target.digest)]
+        name = rebuild["foundLease"]
     else:
-        told = r"replaced \(1 blobs .* by lease (rebuild-replaced-[0-9a-f]{32})$"
-        found = re.search(told, line("check", "--rebuild"), re.MULTILINE)
+        said = line("check", "--rebuild")
+        assert f"records restored from: {copy}" in said
+        assert f"without a name: {record.target.digest}" in said
+        found = re.search(r"^lease (found-[0-9a-f]+) keeps all content for a day$", said, re.MULTILINE)
         assert found is not None
         name = found[1]
     (lease,) = line.json("leases", "list")["leases"]
-    assert (lease["id"], lease["content"]) == (name, [digest])
+    assert lease["id"] == name
+    assert str(record.image_id) in lease["content"]
 
 
 def test_a_backup_holds_the_records(line: Line, tmp_path: Path) -> None:

@@ -187,30 +187,6 @@ def test_a_database_that_is_not_there_can_not_be_read_on_a_full_disk(
         SqliteMetadataStore(tmp_path / "metadata.db", is_freeing=False)
 
 
-@pytest.mark.parametrize("is_freeing", [True, False])
-def test_a_journal_that_finds_no_space_gets_what_is_kept_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_freeing: bool
-) -> None:
-    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
-        store.leases.create("lease", lifetime_seconds=60)
-    begin = SqliteMetadataStore._begin_journal
-
-    def begun(store: SqliteMetadataStore) -> None:
-        if (tmp_path / "ballast").exists():
-            raise StoreFullError("no space left on device")
-        begin(store)
-
-    monkeypatch.setattr(SqliteMetadataStore, "_begin_journal", begun)
-    if not is_freeing:
-        with pytest.raises(StoreFullError):
-            SqliteMetadataStore(tmp_path / "metadata.db", is_freeing=False)
-        assert (tmp_path / "ballast").exists()
-        return
-    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as opened:
-        assert [each.id for each in opened.leases.find()] == ["lease"]
-    assert not (tmp_path / "ballast").exists()
-
-
 @pytest.fixture(params=[errno.ENOSPC, errno.EDQUOT])
 def no_inode(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A database with a lease, on a disk that takes no further file; as xfs that is full, and others by a quota."""

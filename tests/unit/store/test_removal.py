@@ -6,7 +6,7 @@ import contextlib
 import errno
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -20,7 +20,6 @@ from imagestore import Descriptor, Digest, Platform
 from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import database
-from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.store import record_lookup
@@ -122,34 +121,6 @@ def _key(image: ImageRecord) -> tuple[str, str]:
     return image.reference, image.handler
 
 
-def test_the_journal_knows_what_went(tmp_path: Path) -> None:
-    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
-        metadata.images.put_many([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
-        remover = Remover(metadata, RemovalRule(None, "runc"))
-        remover.remove(["one", "three"])
-        left = {found[0].reference for found in metadata.journaled().candidates if found}
-    assert left == {"docker.io/library/two:latest", "docker.io/library/abc0:latest"}
-
-
-def test_a_removal_that_the_journal_cannot_take_is_a_removal(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append = RecordJournal.append
-
-    def refuse_removals(journal: RecordJournal, entries: Iterable[str]) -> None:
-        listed = list(entries)
-        if any('"remove"' in entry and "announced" not in entry for entry in listed):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        append(journal, listed)
-
-    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
-        metadata.images.put_many([(record("one", "runc", 0), {})])
-        monkeypatch.setattr(RecordJournal, "append", refuse_removals)
-        assert len(metadata.images.remove([("docker.io/library/one:latest", "runc")])) == 1
-        assert list(metadata.images.find()) == []
-    assert "the journal lacks lines of a committed change" in caplog.text
-
-
 ONE = record("one", "runc", 0)
 MANY = [f"docker.io/library/many{number:03}:latest" for number in range(130)]
 
@@ -203,7 +174,6 @@ def test_all_records_go(full: SqliteMetadataStore) -> None:
     assert roots == {str(root) for root in ONE.roots}
     assert full.images.find() == []
     assert roots_of_nothing(full) == []
-    assert not any(full.journaled().candidates)
 
 
 def test_records_and_what_they_hold_go_together_afterwards_too(full: SqliteMetadataStore) -> None:
@@ -235,13 +205,13 @@ def test_names_of_nobody_change_nothing_in_an_empty_store(tmp_path: Path) -> Non
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.images.put(ONE, {})
         metadata.images.remove([(ONE.reference, "runc")])
-        before = metadata.generation(), (tmp_path / "records.jsonl").read_bytes()
+        before = metadata.generation()
         assert remover_of(metadata).remove(MANY[:2]) == (dict.fromkeys(MANY[:2], ()), set())
-        assert (metadata.generation(), (tmp_path / "records.jsonl").read_bytes()) == before
+        assert metadata.generation() == before
 
 
 def test_a_database_that_was_replaced_is_not_emptied(full: SqliteMetadataStore, tmp_path: Path) -> None:
-    path, journal = tmp_path / "metadata.db", (tmp_path / "records.jsonl").read_bytes()
+    path = tmp_path / "metadata.db"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as holder, ThreadPoolExecutor(1) as pool:
         holder.execute("BEGIN IMMEDIATE")
         removal = pool.submit(remover_of(full).remove, MANY)
@@ -251,7 +221,8 @@ def test_a_database_that_was_replaced_is_not_emptied(full: SqliteMetadataStore, 
         holder.execute("ROLLBACK")
         with pytest.raises(StoreError, match="was replaced"):
             removal.result(60)
-    assert (tmp_path / "records.jsonl").read_bytes() == journal
+    with contextlib.closing(SqliteMetadataStore(path)) as again:
+        assert len(again.images.find()) == len(MANY)
 
 
 def test_a_removal_inside_a_transaction_is_undone_with_it(full: SqliteMetadataStore) -> None:
@@ -278,7 +249,6 @@ def test_a_removal_that_cannot_be_committed_leaves_all_as_it_was(
             remover_of(full).remove(MANY)
     assert len(full.images.find()) == len(MANY)
     full.images.put(record("late", "runc", 0), {})
-    assert {found[0].reference for found in full.journaled().candidates if found} > {*MANY}
     remover_of(full).remove([*MANY, FULL[0]])
     assert [each.reference for each in full.images.find()] == ["docker.io/library/late:latest"]
 
