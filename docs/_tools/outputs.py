@@ -359,6 +359,7 @@ OUTPUTS: Final[dict[str, Any]] = {
     },
     "backup": {"file": str, "bytes": int},
     "restore": {"restored": str, "keptAs": maybe(str)},
+    "finish-upgrade": {"finished": bool},
     "leases list": {"leases": [LEASE]},
     "leases create": LEASE,
     "leases renew": LEASE,

@@ -15,6 +15,7 @@ from imagestore.cli.exit_codes import ExitStatus
 from imagestore.cli.options import GivenPath, output_option, progress_option
 from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
+from imagestore.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -244,3 +245,27 @@ def restore(app: App, file: Path, output: str) -> None:
     if kept_as is not None:
         lines.append(f"the records that were there: {kept_as}")
     render.show(output, {"restored": str(file), "keptAs": None if kept_as is None else str(kept_as)}, lines)
+
+
+@click.command("finish-upgrade")
+@output_option
+@pass_app
+def finish_upgrade(app: App, output: str) -> None:
+    """Finish the upgrade of a shared store, when every machine has the new version.
+
+    Until then the version before reads and writes too. From then on it is refused, also in processes that run. A store
+    in a folder has nothing to finish: it is upgraded when the new version opens it.
+    """
+    app.missing = "refuse"
+    if not app.is_shared:
+        raise UnsupportedError(
+            f"{app.root}: is upgraded when a new version opens it; there is nothing to finish",
+            hint="for a shared store, name its database with --root",
+        )
+    from imagestore.metadata.postgres import PostgresMetadataStore
+
+    metadata = app.store.metadata
+    assert isinstance(metadata, PostgresMetadataStore)
+    is_finished = metadata.finish_upgrade()
+    said = "finished; older versions are refused from now on" if is_finished else "there is no upgrade to finish"
+    render.show(output, {"finished": is_finished}, [said])

@@ -120,6 +120,11 @@ class PostgresDatabase:
         # A store that isn't closed explicitly is closed when it is garbage-collected.
         weakref.finalize(self, _close, self._pool, self._process)
 
+    def finish_upgrade(self) -> bool:
+        """Refuse programs of the version before from now on; see ``schema.finish``."""
+        with Translated(self.name), LimitedConnection.connect(**self._plain()) as db:
+            return schema.finish(db, self.name)
+
     @property
     def scope(self) -> str:
         """The store whose images and leases are meant."""

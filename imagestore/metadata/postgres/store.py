@@ -109,6 +109,17 @@ class PostgresMetadataStore:
     def keep_copy(self, *, at_once: bool = False) -> None:
         """Nothing: the server's operator makes backups."""
 
+    def finish_upgrade(self) -> bool:
+        """Finish an upgrade of the tables: programs of the version before are refused from now on.
+
+        Returns:
+            Whether there was one to finish.
+
+        Raises:
+            StoreCorruptError: a newer version began another upgrade, which only that one can finish.
+        """
+        return self.database.finish_upgrade()
+
     def damage(self) -> tuple[str, ...]:
         """Why the database can't be read, if so; the server checks its files itself."""
         try:
