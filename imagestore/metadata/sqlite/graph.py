@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreCorruptError
@@ -22,15 +23,16 @@ if TYPE_CHECKING:
 _CHILDREN: Final = (
     "SELECT child FROM edge WHERE parent = :parent UNION SELECT child FROM label_edge WHERE parent = :parent"
 )
-_BELOW_ROOTS: Final = (
-    f"SELECT child FROM edge WHERE parent IN ({graph.DEEP_ROOTS})"
-    # There are few labels, mostly none; then the roots aren't read again.
-    f" UNION ALL SELECT child FROM label_edge WHERE parent IN ({graph.DEEP_ROOTS})"
-)
 #: What edges or labels start from, except roots.
 _INNER: Final = (
-    f"SELECT DISTINCT parent FROM edge e WHERE NOT ({IS_ROOT.format('e.parent')})"
+    "SELECT parent FROM (SELECT DISTINCT parent FROM edge WHERE parent >= '') e"
+    f" WHERE NOT ({IS_ROOT.format('e.parent')})"
     f" UNION SELECT digest FROM content_label d WHERE NOT ({IS_ROOT.format('d.digest')})"
+)
+#: What roots point at: all but what starts from the others. To look up each parent among the roots takes far longer.
+_BELOW_ROOTS: Final = " UNION ALL ".join(
+    f"SELECT child FROM {table} WHERE parent >= '' AND parent NOT IN (SELECT value FROM EACH(:inner) t)"
+    for table in ("edge", "label_edge")
 )
 #: Those of some digests that are roots, leased or pointed at, and so may be held. The others certainly aren't.
 _SUSPECTS: Final = (
@@ -80,7 +82,7 @@ class SqliteGraph(Graph):
             inner = set(_each(db, _INNER))
             rest = inner.union(present)
             rest.difference_update(_each(db, graph.DEEP_ROOTS))
-            rest.difference_update(_each(db, _BELOW_ROOTS))
+            rest.difference_update(_each(db, _BELOW_ROOTS, inner=list(inner)))
             below = mark(inner - rest, lambda text: db.texts(_CHILDREN, parent=text))
             rest -= below
             rest.difference_update(_each(db, graph.FLAT_ROOTS))
@@ -144,6 +146,6 @@ class SqliteGraph(Graph):
                 graph.forget(db, texts, graph.OF_CONTENT if has_labels else graph.OF_CONTENT[:1])
 
 
-def _each(db: Statements, query: str) -> Iterator[str]:
+def _each(db: Statements, query: str, **values: object) -> Iterator[str]:
     """The only column of a query's rows, as they come."""
-    return (text for (text,) in db.each(query))
+    return map(operator.itemgetter(0), db.each(query, **values))
