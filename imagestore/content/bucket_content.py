@@ -140,6 +140,10 @@ class BucketContent(WithoutDisk, abc.ABC):
         """Those of some blobs that aren't there, in their order."""
         return [digest for digest in digests if not self.exists(digest)]
 
+    def sizes(self, digests: Collection[Digest]) -> dict[Digest, int]:
+        """Bytes of those blobs that are there."""
+        return {digest: found.size for digest in digests if (found := self.find(digest)) is not None}
+
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob."""
         found = self.find(digest)

@@ -94,6 +94,10 @@ class LocalContentStore:
         """Those of some blobs that aren't here, in their order."""
         return [digest for digest in digests if not self.exists(digest)]
 
+    def sizes(self, digests: Collection[Digest]) -> dict[Digest, int]:
+        """Bytes of those blobs that are here."""
+        return {digest: found.size for digest in digests if (found := self.find(digest)) is not None}
+
     def find(self, digest: Digest) -> ContentInfo | None:
         """As info(), but None where the blob isn't here."""
         status = self._status(digest)

@@ -6,7 +6,6 @@ While one writer brings a blob, those of other machines that want it wait for it
 
 from __future__ import annotations
 
-import itertools
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -34,8 +33,6 @@ _LONGEST_PAUSE_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 300.0
 #: How often a blob is looked at that others replace at the same time.
 _LOOKS: Final = 3
-#: Blobs that are removed between two looks at the time.
-_LONGEST_STEP: Final = 512
 _DAMAGED_HINT: Final = "'imagestore check' finds what else is damaged, 'imagestore repair' fetches it again"
 
 
@@ -66,6 +63,11 @@ class SharedContentStore(BucketContent):
         """Those of some blobs that aren't there, in their order."""
         there = self._index.find_all([digest for digest in digests if digest.is_verifiable])
         return [digest for digest in digests if digest not in there]
+
+    def sizes(self, digests: Collection[Digest]) -> dict[Digest, int]:
+        """Bytes of those blobs that are there."""
+        there = self._index.find_all([digest for digest in digests if digest.is_verifiable])
+        return {digest: stored.size for digest, stored in there.items()}
 
     def walk(self) -> Iterator[ContentInfo]:
         """Every blob, in no particular order."""
@@ -196,6 +198,9 @@ class SharedContentStore(BucketContent):
 class SharedDeleter:
     """Removes blobs from the index in the caller's transaction; their objects go after it."""
 
+    #: Other writers are kept from these contents only, so the time doesn't matter.
+    at_once: Final = 512
+
     def __init__(self, index: ObjectIndex, objects: SharedObjects) -> None:
         self._index = index
         self._objects = objects
@@ -205,18 +210,13 @@ class SharedDeleter:
         return self._remove([text])[text]
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
-        """Remove blobs until time is up, but at least one.
+        """Remove all of these blobs, whatever the time.
 
         Raises:
             StoreError: the index can't be changed; the transaction is lost.
         """
-        deleted, waiting, step = Deleted(), iter(texts), 1
-        while some := list(itertools.islice(waiting, step)):
-            deleted.sizes.update(self._remove(some))
-            if is_due():
-                break
-            step = min(2 * step, _LONGEST_STEP)
-        deleted.left.extend(waiting)
+        deleted = Deleted()
+        deleted.sizes.update(self._remove(texts))
         return deleted
 
     def let_go(self) -> None:

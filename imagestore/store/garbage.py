@@ -184,7 +184,7 @@ def sweep(metadata: MetadataStore, content: ContentStore, candidates: Iterable[s
 def _sweep_some(metadata: MetadataStore, files: Deleter, waiting: deque[str], timer: BatchTimer, swept: Swept) -> None:
     """One batch: take candidates, delete what nothing keeps, put back what there was no time for."""
     timer.begin()
-    step = _FIRST_STEP
+    step = files.at_once or _FIRST_STEP
     while waiting:
         some = [waiting.popleft() for _ in range(min(step, len(waiting)))]
         deleted = files.delete_some(metadata.graph.unheld(some), timer.is_over)
@@ -193,7 +193,7 @@ def _sweep_some(metadata: MetadataStore, files: Deleter, waiting: deque[str], ti
         metadata.graph.forget_content(deleted.sizes)
         swept.freed.update((text, size) for text, size in deleted.sizes.items() if size is not None)
         swept.failures.update(deleted.failures)
-        if timer.is_over():
+        if files.at_once or timer.is_over():
             return
         step = min(2 * step, _LONGEST_STEP)
 

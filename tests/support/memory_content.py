@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import ContentInfo, Deleted, Disk, IngestStatus
 from imagestore.errors import (
@@ -55,6 +55,9 @@ class MemoryContentStore:
 
     def missing(self, digests: Collection[Digest]) -> list[Digest]:
         return [digest for digest in digests if digest not in self._blobs]
+
+    def sizes(self, digests: Collection[Digest]) -> dict[Digest, int]:
+        return {digest: found.size for digest in digests if (found := self.find(digest)) is not None}
 
     def find(self, digest: Digest) -> ContentInfo | None:
         found = self._blobs.get(digest)
@@ -312,6 +315,8 @@ class _Small:
 
 
 class _Deleter:
+    at_once: Final = 0
+
     def __init__(self, store: MemoryContentStore) -> None:
         self._store = store
 

@@ -324,19 +324,22 @@ class PostgresDatabase:
         """A living connection."""
         for _ in range(_MOST_CONNECTIONS):
             began = self._began()
+            db: LimitedConnection | None = None
             with contextlib.ExitStack() as stack:
-                db: LimitedConnection | None = None
                 try:
                     db = stack.enter_context(self._pool.connection(CONNECT_SECONDS))
-                    db.limit_seconds = CHECK_SECONDS
-                    psycopg_pool.ConnectionPool.check_connection(db)
-                    db.limit_seconds = None
+                    db.check_alive(CHECK_SECONDS)
                 except psycopg.OperationalError as error:
                     if db is None or not db.closed or self._has_waited(began):
                         self._note_away(began, error)
                         raise
                     continue
-                yield db
+                try:
+                    yield db
+                except psycopg.OperationalError as error:
+                    if db.closed:
+                        self._note_away(began, error)
+                    raise
                 return
         raise psycopg.OperationalError("connections are lost as soon as they are made")
 
