@@ -183,18 +183,11 @@ class Adoption(enum.Enum):
 class Deleter(Closing, Protocol):
     """Deletes blobs while a lock is held, as a context manager that is entered before."""
 
-    @property
-    def at_once(self) -> int:
-        """How many contents one batch asks about where each step is a round trip; 0: as many as there is time for."""
-
     def delete(self, text: str) -> int | None:
         """Remove a blob, given by its digest in text form; the bytes freed, None when it wasn't there."""
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
-        """Remove blobs until time is up, but at least one; one that can't be deleted stops none of the others.
-
-        With ``at_once`` all of them, whatever the time.
-        """
+        """Remove blobs until time is up, but at least one; one that can't be deleted stops none of the others."""
 
     def let_go(self) -> None:
         """Give their space back; after the lock."""
@@ -262,15 +255,8 @@ class ContentStore(Protocol):
     def exists(self, digest: Digest) -> bool:
         """Whether the blob is here."""
 
-    def missing(self, digests: Collection[Digest]) -> list[Digest]:
-        """Those of some blobs that aren't here, in their order; one question for all where each takes a round trip."""
-
     def sizes(self, digests: Collection[Digest]) -> dict[Digest, int]:
-        """Bytes of those blobs that are here; one question for all where each takes a round trip.
-
-        Raises:
-            IntegrityError: the disk can't read a size.
-        """
+        """Bytes of those blobs that are here; one question for all where each takes a round trip."""
 
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob.

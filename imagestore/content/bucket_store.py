@@ -103,8 +103,6 @@ class BucketContentStore(BucketContent):
 class BucketDeleter:
     """Deletes blobs while a lock is held; after the first failure of the bucket, nothing more is tried."""
 
-    at_once: Final = 0
-
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
         self._failure = ""

@@ -38,8 +38,6 @@ _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class LocalDeleter:
     """Deletes blobs, as a context manager entered before the lock is taken; their space is free when the block ends."""
 
-    at_once: Final = 0
-
     def __init__(self, blobs: Path) -> None:
         self._blobs = os.fspath(blobs)
         self._open: deque[int] = deque()

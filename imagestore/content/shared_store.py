@@ -59,11 +59,6 @@ class SharedContentStore(BucketContent):
         stored = self._stored(digest)
         return None if stored is None else _info(stored)
 
-    def missing(self, digests: Collection[Digest]) -> list[Digest]:
-        """Those of some blobs that aren't there, in their order."""
-        there = self._index.find_all([digest for digest in digests if digest.is_verifiable])
-        return [digest for digest in digests if digest not in there]
-
     def sizes(self, digests: Collection[Digest]) -> dict[Digest, int]:
         """Bytes of those blobs that are there."""
         there = self._index.find_all([digest for digest in digests if digest.is_verifiable])
@@ -198,9 +193,6 @@ class SharedContentStore(BucketContent):
 class SharedDeleter:
     """Removes blobs from the index in the caller's transaction; their objects go after it."""
 
-    #: Other writers are kept from these contents only, so the time doesn't matter.
-    at_once: Final = 512
-
     def __init__(self, index: ObjectIndex, objects: SharedObjects) -> None:
         self._index = index
         self._objects = objects
@@ -210,13 +202,14 @@ class SharedDeleter:
         return self._remove([text])[text]
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
-        """Remove all of these blobs, whatever the time.
+        """Remove all of these blobs; only one if there is no time.
 
         Raises:
             StoreError: the index can't be changed; the transaction is lost.
         """
-        deleted = Deleted()
-        deleted.sizes.update(self._remove(texts))
+        deleted, count = Deleted(), 1 if is_due() else len(texts)
+        deleted.sizes.update(self._remove(texts[:count]))
+        deleted.left.extend(texts[count:])
         return deleted
 
     def let_go(self) -> None:

@@ -63,6 +63,10 @@ class MetadataStore(Protocol):
         Only for changes that a power cut may undo without harm.
         """
 
+    @property
+    def batch_size(self) -> int:
+        """Of how many contents a sweep's batch is made, where each question is a round trip; 0: as time allows."""
+
     def transient(self) -> AbstractContextManager[object]:
         """As exclusive(), for what only running work needs: a power cut, which ends the work, may undo it."""
 

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from imagestore.content.api import ContentInfo, Deleted, Disk, IngestStatus
 from imagestore.errors import (
@@ -52,9 +52,6 @@ class MemoryContentStore:
 
     def exists(self, digest: Digest) -> bool:
         return digest in self._blobs
-
-    def missing(self, digests: Collection[Digest]) -> list[Digest]:
-        return [digest for digest in digests if digest not in self._blobs]
 
     def sizes(self, digests: Collection[Digest]) -> dict[Digest, int]:
         return {digest: found.size for digest in digests if (found := self.find(digest)) is not None}
@@ -315,8 +312,6 @@ class _Small:
 
 
 class _Deleter:
-    at_once: Final = 0
-
     def __init__(self, store: MemoryContentStore) -> None:
         self._store = store
 

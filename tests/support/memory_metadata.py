@@ -163,6 +163,8 @@ class MemoryMetadataStore:
     def tidy(self) -> None:
         """Nothing grows."""
 
+    batch_size = 0
+
     def keep_copy(self, *, at_once: bool = False) -> None:
         """Nothing lasts here."""
 

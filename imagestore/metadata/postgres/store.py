@@ -62,6 +62,11 @@ class PostgresMetadataStore:
         """One short step of a long work."""
         return self.database.batch()
 
+    @property
+    def batch_size(self) -> int:
+        """Many: other writers wait for these contents only."""
+        return 512
+
     def transient(self) -> AbstractContextManager[object]:
         """A transaction as durable as any: a crash of the server ends no work of its clients."""
         return self.database.writing()

@@ -97,20 +97,24 @@ class DatabaseCopies:
         # A clock that was set back must not stop the copies.
         return at_once or abs(self._clock() - newest / 1e9) >= AGE_SECONDS
 
-    def keep(self, snapshot: Callable[[], AbstractContextManager[sqlite3.Connection]], *, at_once: bool) -> None:
+    def keep(self, snapshot: Callable[[], AbstractContextManager[sqlite3.Connection]], *, at_once: bool) -> bool:
         """Make a copy if it is due, and nobody else makes one; where that isn't possible, the log says so.
 
         Args:
             snapshot: a connection of its own, in a transaction.
             at_once: even if the newest is younger than an hour.
+
+        Returns:
+            Whether one was made.
         """
         try:
             if self.is_due(at_once=at_once):
                 with self._alone(is_waiting=False) as is_ours:
                     if is_ours and self.is_due(at_once=at_once):
-                        self._make(snapshot)
+                        return self._make(snapshot)
         except (StoreError, OSError, sqlite3.Error) as error:
             log.warning("%s: no copy of the records could be made: %s", self.folder, error)
+        return False
 
     def keep_before_migration(self, snapshot: Callable[[], AbstractContextManager[sqlite3.Connection]]) -> None:
         """Make a copy of a database whose schema is about to be migrated; a full disk only gets a warning."""
@@ -138,32 +142,36 @@ class DatabaseCopies:
             sync_directory(self.folder.parent)
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            if is_waiting:
-                flock_alone(descriptor, self.folder)
-            else:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield True
-        except BlockingIOError:
-            yield False
+            yield self._lock(descriptor, is_waiting=is_waiting)
         finally:
             # A child forked since then shares the open folder, and would keep the lock.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
+    def _lock(self, descriptor: int, *, is_waiting: bool) -> bool:
+        if is_waiting:
+            flock_alone(descriptor, self.folder)
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
     def _make(
         self, snapshot: Callable[[], AbstractContextManager[sqlite3.Connection]], *, is_migrating: bool = False
-    ) -> None:
+    ) -> bool:
         self._clear()
         if not self._has_room():
             log.warning("%s: no copy of the records is made: the disk has little space left", self.folder)
-            return
+            return False
         unfinished = self.folder / _UNFINISHED
         # Before the snapshot: a change that comes after it must look like one.
         changed = self._changed()
         with snapshot() as db:
             version = schema.version(db, self._database)
             if is_migrating and version == schema.CURRENT:
-                return  # another process has migrated it
+                return False  # another process has migrated it
             (number,) = db.execute("SELECT value FROM counter WHERE name = 'generation'").fetchone()
             reach("copy-write")
             with Translated(unfinished):
@@ -172,6 +180,7 @@ class DatabaseCopies:
         if changed is not None:
             os.utime(unfinished, ns=(changed, changed))
         self._name(unfinished, number, f"schema-{version}" if is_migrating else "")
+        return True
 
     def _name(self, path: Path, number: int, kind: str) -> Path:
         """Give a copy its name, and remove those that are no longer kept."""

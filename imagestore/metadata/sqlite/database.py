@@ -170,9 +170,9 @@ class Database:
         """Make a copy if it is due; see the port."""
         if self.access.only_reads or self.changes.is_rebuilding:
             return
-        self.copies.keep(self.snapshot_apart, at_once=at_once)
-        with self._locked():
-            self._note_change()
+        if self.copies.keep(self.snapshot_apart, at_once=at_once):
+            with self._locked():
+                self._note_change()
 
     def _note_change(self) -> None:
         """Note the last change; where that isn't possible, an older database in this one's place isn't noticed."""

@@ -78,6 +78,11 @@ class SqliteMetadataStore:
         """As exclusive(), for one short step of a long work: yields to waiting writers first, and isn't synced."""
         return self.database.batch()
 
+    @property
+    def batch_size(self) -> int:
+        """0: a batch ends as soon as a writer waits."""
+        return 0
+
     def transient(self) -> AbstractContextManager[object]:
         """As exclusive(), for what only running work needs: not synced by itself."""
         return self.database.relaxed()
