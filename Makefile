@@ -14,10 +14,12 @@ KILLS ?= 1000
 # How often each program runs in the benchmarks, and which rows; all by default (python -m benchmarks --list names them).
 ROUNDS ?= 5
 ROWS ?=
+# Packages that are imported and checked for Windows.
+ON_WINDOWS := platforms oci config registry resources errors
 # The generators of gRPC code live apart: they are the oldest that will do, the rest is new.
 PROTOS := .venv-protos
 
-.PHONY: help demo demo-node demo-growth docs reference test unit lint types format integration crash growth bench protos protos-check lock clean
+.PHONY: help demo demo-node demo-growth docs reference test unit lint types types-elsewhere format integration crash growth bench protos protos-check lock clean
 
 help:
 	@echo "make demo         one reference, two runtime handlers, two manifests; recorded, so no registry is asked. Like all of"
@@ -65,9 +67,21 @@ lint: $(VENV)/ready
 	$(BIN)/ruff check imagestore tests benchmarks examples fixtures docs
 	$(BIN)/ruff format --check imagestore tests benchmarks examples fixtures docs
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m tests.inner_imports
 
 types: $(VENV)/ready
 	$(BIN)/mypy
+
+# By the rules of other systems and Pythons; slower, so `make integration` runs it.
+types-elsewhere: $(VENV)/ready
+# The package runs on macOS, whose Python lacks some of Linux's names.
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin imagestore
+# What needs no store runs on Windows too (tests/unit/util/test_windows.py).
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 $(addprefix -p imagestore.,$(ON_WINDOWS))
+# Newer Pythons, by their standard library's types.
+	for version in 3.12 3.13 3.14; do \
+	  $(BIN)/mypy --python-version $$version --cache-dir .mypy_cache/$$version imagestore || exit 1; \
+	done
 
 # Side by side, since the type checker uses one processor only.
 test: $(VENV)/ready
@@ -81,11 +95,13 @@ $(VENV)/collected: | $(VENV)/ready
 	@$(BIN)/pytest -n 0 --collect-only --quiet > /dev/null || true
 	@touch $@
 
-integration: $(VENV)/ready protos-check
+integration: $(VENV)/ready protos-check types-elsewhere
 	tests/integration/install-peers
 # By their folder: whoever forgets the mark is run too.
 	$(BIN)/pytest tests/integration
 	$(BIN)/pytest tests/property -n $(JOBS) --hypothesis-profile=thorough
+# Once more without what Python lacks on macOS.
+	$(BIN)/pytest -p tests.support.macos_names -n $(JOBS) tests/unit/store tests/unit/content
 
 crash: $(VENV)/ready
 	$(BIN)/python -m tests.crash --kills $(KILLS)

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 from imagestore import CancelToken, Descriptor, Digest, config
 from imagestore.oci import media_types
 from imagestore.platforms import Platform
-from imagestore.store.pull.choice import match_handlers, wanted_platforms
-from imagestore.store.pull.sources import Documents
+from imagestore.store import Documents, match_handlers
+from imagestore.store.pull.choice import wanted_platforms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from imagestore.config import HandlerPlatform
-    from imagestore.oci.index import Index
+    from imagestore.oci import Index
     from imagestore.oci.select import Selection
 
 _SIZES = (10, 100, 1_000, 10_000)

@@ -27,7 +27,7 @@ from benchmarks.store_peers import Peers
 from benchmarks.suite.containerd import is_possible
 from imagestore import CancelToken, Descriptor, Digest, Platform
 from imagestore.content.local import LocalContentStore
-from imagestore.metadata.records import ImageRecord
+from imagestore.metadata import ImageRecord
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.store.garbage import collect, collect_from

@@ -22,8 +22,7 @@ from typing import TypeVar
 import grpc
 
 from imagestore import platforms
-from imagestore.cri.client import CriImageService
-from imagestore.cri.model import ImageSpec
+from imagestore.cri import CriImageService, ImageSpec
 from imagestore.errors import ImageStoreError
 from imagestore.protos.cri import api_pb2 as cri
 from imagestore.protos.cri.api_pb2_grpc import RuntimeServiceStub

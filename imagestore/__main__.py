@@ -10,13 +10,18 @@ _NEEDED: Final = frozenset({"click", "platformdirs", "rich", "tomli_w"})
 
 
 def main() -> int:
-    """Run the command line, or say what to install for it."""
+    """Run the command line, or say what it needs."""
+    if sys.platform == "win32":
+        sys.stderr.write("imagestore: the command line needs a POSIX system\n")
+        return 1
     try:
         from imagestore.cli.main import main as run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _NEEDED:
             raise
-        sys.stderr.write("imagestore: the command line needs more packages: pip install 'imagestore[cli]'\n")
+        from imagestore.util.distribution import install_hint
+
+        sys.stderr.write(f"imagestore: the command line needs more packages: {install_hint('cli')}\n")
         return 1
     except KeyboardInterrupt:  # while modules load; afterwards the command handles it
         sys.stderr.write("imagestore: interrupted\n")

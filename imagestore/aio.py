@@ -26,7 +26,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from imagestore.registry.events import BlobAdvanced, LayerUnpacking
+from imagestore.events import BlobAdvanced, LayerUnpacking
 from imagestore.store.image_store import ImageStore
 from imagestore.util.async_threads import in_thread
 from imagestore.util.cancel import CancelToken
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from typing import Self
 
     from imagestore.config import Config
+    from imagestore.events import Event
     from imagestore.platforms import Platform
     from imagestore.registry.credentials.model import CredentialLookup
-    from imagestore.registry.events import Event
     from imagestore.store.image import Image
 
 P = ParamSpec("P")

@@ -21,8 +21,7 @@ from typing import Final
 from benchmarks.suite.bench import Bench
 from benchmarks.suite.figures import Findings, count
 from imagestore import Descriptor, Digest, Platform
-from imagestore.metadata.postgres import PostgresMetadataStore
-from imagestore.metadata.records import ImageRecord
+from imagestore.metadata import ImageRecord, PostgresMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 from tests.support.postgres import postgres
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from imagestore import Digest
-from imagestore.oci.digest import new_hash
+from imagestore.oci import new_hash
 from imagestore.testing import Image, Layer, build_image
 from imagestore.testing.builders.bodies import SyntheticBody
 from imagestore.testing.builders.layers import stored_gzip

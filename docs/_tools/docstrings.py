@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+from pathlib import Path
 from typing import Any, Final
 
 import griffe
@@ -18,7 +20,13 @@ _EXAMPLE: Final = re.compile(r"^ *>>> .*(?:\n.+)*", re.MULTILINE)
 
 
 class Docstrings(griffe.Extension):
-    """Rewrites docstrings when they are loaded."""
+    """Rewrites docstrings when they are loaded, and says which names a package's stub lists."""
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Take the names of each face, which are read when they are used, as exported."""
+        for module in (pkg, *pkg.modules.values()):
+            if module.is_init_module and Path(str(module.filepath)).with_suffix(".pyi").exists():
+                module.exports = importlib.import_module(module.path).__all__
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of an object that has one."""

@@ -440,6 +440,7 @@ OUTPUTS: Final[dict[str, Any]] = {
     },
     "version": {
         "version": str,
+        "commit": maybe(str),
         "runtimeName": maybe(str),
         "runtimeVersion": maybe(str),
         "runtimeApiVersion": maybe(str),

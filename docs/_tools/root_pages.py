@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 TOP: Final = Path(__file__).parents[2]
-SOURCE: Final = "https://github.com/imagestore/imagestore/blob/main/"
 #: Page to file.
 PAGES: Final = {
     "architecture.md": "ARCHITECTURE.md",
@@ -19,17 +18,17 @@ PAGES: Final = {
     "contributing.md": "CONTRIBUTING.md",
     "security.md": "SECURITY.md",
 }
-_LINK: Final = re.compile(r"\]\((?!https?:|#)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+_LINK: Final = re.compile(r"\[(?P<text>[^\]]*)\]\((?!https?:|#)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 
 
 def with_links(text: str) -> str:
-    """A root file's text whose links lead to pages of the site, or else to the repository."""
+    """A root file's text whose links lead to pages of the site; what isn't there is named without a link."""
     pages = {name: page for page, name in PAGES.items()}
 
     def replaced(match: re.Match[str]) -> str:
-        path, anchor = match["path"], match["anchor"] or ""
+        text, path, anchor = match["text"], match["path"], match["anchor"] or ""
         inside = pages.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
-        return f"]({inside or SOURCE + path}{anchor})"
+        return f"[{text}]({inside}{anchor})" if inside else text
 
     return _LINK.sub(replaced, text)
 

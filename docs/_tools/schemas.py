@@ -6,8 +6,6 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-#: Where the site publishes them.
-PLACE: Final = "https://imagestore.github.io/imagestore/schemas/"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
@@ -84,7 +82,7 @@ def schema_files() -> dict[str, str]:
         f"schemas/{file_name(command)}": json.dumps(
             {
                 "$schema": _DIALECT,
-                "$id": f"{PLACE}{file_name(command)}",
+                "$id": file_name(command),
                 "title": f"imagestore {command} --output json",
                 **schema(form),
             },

@@ -18,7 +18,7 @@ from imagestore.mirror.counters import MirrorCounters
 from imagestore.publish import ContentWay
 from imagestore.publish.image_states import ImageStates, PublishTotals
 from imagestore.server.metrics import Metrics
-from imagestore.store.workers import StoreWorkers
+from imagestore.store import StoreWorkers
 from imagestore.testing import RegistryServer, build_index
 
 if TYPE_CHECKING:

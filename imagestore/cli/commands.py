@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
+import inspect
+import sys
+import textwrap
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
@@ -104,8 +108,9 @@ class LazyGroup(click.Group):
         if entry is None:
             return super().get_command(ctx, cmd_name)
         module, attribute, _ = entry
-        command = getattr(importlib.import_module(f"imagestore.cli.{module}"), attribute)
-        assert isinstance(command, click.Command)
+        command: click.Command = getattr(importlib.import_module(f"imagestore.cli.{module}"), attribute)
+        if sys.flags.optimize > 1:
+            restore_help(command)
         return command
 
     def resolve_command(
@@ -129,6 +134,20 @@ class LazyGroup(click.Group):
         for heading, table in self.sections.items():
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), line) for name, (_, _, line) in table.items()])
+
+
+def restore_help(command: click.Command) -> None:
+    """Read a command's help from its source: it is the function's docstring, which ``python -OO`` takes away."""
+    if command.help is None and command.callback is not None:
+        try:
+            source = inspect.getsource(inspect.unwrap(command.callback))
+        except OSError:
+            return  # compiled modules alone were installed
+        (function,) = ast.parse(textwrap.dedent(source)).body
+        if isinstance(function, ast.FunctionDef):
+            command.help = ast.get_docstring(function)
+    for each in command.commands.values() if isinstance(command, click.Group) else ():
+        restore_help(each)
 
 
 @click.group(cls=LazyGroup, sections={"Commands": NODE_COMMANDS})

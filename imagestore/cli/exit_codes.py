@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import imagestore.errors as errors
 from imagestore.cli.render import printable
 from imagestore.errors import Category, ConfigError
+from imagestore.util.distribution import install_hint
 from imagestore.util.logins import without_logins
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def needed(extra: str, *, what: str) -> Iterator[None]:
     """Turn a failed import of the block into an error that says what to install.
 
     Args:
-        extra: of ``pip install 'imagestore[…]'``.
+        extra: of this distribution.
         what: the option or command that needs it.
 
     Raises:
@@ -129,5 +130,5 @@ def needed(extra: str, *, what: str) -> Iterator[None]:
             raise  # a bug of ours, which no installation fixes
         raise ConfigError(
             f"{what}: expected the package {error.name}, it is not installed",
-            hint=f"pip install 'imagestore[{extra}]'",
+            hint=install_hint(extra),
         ) from error

@@ -16,7 +16,7 @@ import imagestore.errors as errors
 from imagestore._version import __version__
 from imagestore.cli import signals
 from imagestore.cli.app import App, RemoteOptions
-from imagestore.cli.commands import SECTIONS, LazyGroup
+from imagestore.cli.commands import SECTIONS, LazyGroup, restore_help
 from imagestore.cli.exit_codes import MEANINGS, ExitStatus, note, report
 from imagestore.cli.options import GivenPath, StoreRoot
 from imagestore.util.logins import reference_without_login, without_logins
@@ -119,6 +119,8 @@ def cli(
         for noisy in ("httpx", "httpcore"):
             # Their debug lines show whole header lists.
             logging.getLogger(noisy).setLevel(logging.WARNING)
+    else:
+        logging.basicConfig(format="%(message)s")
     for source in sources:
         # Not Path.is_dir(), which raises where the folder may not be looked into.
         if not os.path.isdir(source / "blobs"):
@@ -192,6 +194,8 @@ def run(work: Callable[[], int]) -> int:
 
 
 def _invoke(arguments: list[str] | None) -> int:
+    if sys.flags.optimize > 1:
+        restore_help(cli)
     try:
         return int(cli.main(args=arguments, prog_name="imagestore", standalone_mode=False) or ExitStatus.OK)
     except click.exceptions.Exit as request:

@@ -27,6 +27,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 class GivenPath(click.Path):
     """A path that isn't empty: an unset variable of a script must not mean the current folder.
 
+    ``~/`` is the user's home: shells leave it in ``--root=~/x`` and in quoted variables, and a unit's file is no shell.
     Whether it can be read is checked when it is read, for an error of ours.
     """
 
@@ -43,6 +44,10 @@ class GivenPath(click.Path):
         """Refuse an empty text, and read the rest as click does."""
         if not os.fspath(value):
             self.fail("expected a path, it is empty", param, ctx)
+        if isinstance(value, str) and (value == "~" or value.startswith("~/")):
+            value = os.path.expanduser(value)
+            if value.startswith("~"):
+                self.fail(f"'{value}': this user has no home", param, ctx)
         return super().convert(value, param, ctx)
 
 

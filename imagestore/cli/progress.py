@@ -10,9 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.cli.render import printable, size
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.media_types import Kind
-from imagestore.registry.events import (
+from imagestore.events import (
     BlobAdvanced,
     BlobAwaited,
     BlobDone,
@@ -30,6 +28,8 @@ from imagestore.registry.events import (
     Waiting,
     ignore,
 )
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.media_types import Kind
 from imagestore.util.durations import Duration
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, TaskID
 
-    from imagestore.registry.events import Event, Observer
+    from imagestore.events import Event, Observer
 
 
 _WRITING: Final = threading.Lock()

@@ -24,8 +24,8 @@ from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.config.findings import Severity
 from imagestore.errors import ImageStoreError
+from imagestore.events import Noticed
 from imagestore.oci.reference import Reference
-from imagestore.registry.events import Noticed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

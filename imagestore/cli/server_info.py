@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,10 @@ import click
 from imagestore._version import __version__
 from imagestore.cli import describe, render
 from imagestore.cli.app import App, pass_app
-from imagestore.cli.exit_codes import ExitStatus, warn
+from imagestore.cli.exit_codes import ExitStatus, note, say, warn
 from imagestore.cli.options import output_option
 from imagestore.cri.model import FilesystemUsage, ImageFilesystems
+from imagestore.util import distribution
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,9 +60,29 @@ def fsinfo(app: App, output: str) -> None:
 @output_option
 @pass_app
 def version(app: App, output: str) -> None:
-    """Show this program's version and, with --endpoint, the server's."""
-    shown = {"version": __version__, "runtimeName": None, "runtimeVersion": None, "runtimeApiVersion": None}
-    lines = [f"imagestore {__version__}"]
+    """Show this program's version, its commit where that is known and, with --endpoint, the server's version.
+
+    A warning says whether another project with this package's name is, or was, in the same Python environment.
+    """
+    commit = distribution.commit()
+    shown = dict.fromkeys(("runtimeName", "runtimeVersion", "runtimeApiVersion"))
+    shown = {"version": __version__, "commit": commit or None, **shown}
+    lines = [f"imagestore {__version__}" + (f" (commit {commit})" if commit else "")]
+    if other := distribution.other_project():
+        note(
+            f"warning: {other}, another project, is installed in the same environment ({sys.prefix}); its package has "
+            "the same name, so each of the two replaces files of the other"
+        )
+        say(
+            f"  hint: uninstall both there, then install {distribution.DISTRIBUTION} again,"
+            " or give each its own environment"
+        )
+    elif not distribution.is_whole():
+        note(
+            f"warning: {distribution.DISTRIBUTION}'s own imagestore/__init__.py is not there any more in {sys.prefix};"
+            " another project with a package of this name was installed or removed"
+        )
+        say(f"  hint: install {distribution.DISTRIBUTION} again")
     if app.remote is not None:
         found = app.service.version()
         shown.update(runtimeName=found.name, runtimeVersion=found.version, runtimeApiVersion=found.api_version)

@@ -128,7 +128,7 @@ def _of_pod(app: App, file: Path, name: str | None, handler: str | None) -> Bund
     from imagestore.cli.node.manifests import manifests, read_pod_documents
     from imagestore.cli.pod_process import pod_process
     from imagestore.errors import InvalidResourcesError
-    from imagestore.node import pod_resources as numbers
+    from imagestore.resources import pod_resources as numbers
     from imagestore.store.unpack.bundle import BundleOptions
 
     found, _ = manifests(read_pod_documents(file), [])

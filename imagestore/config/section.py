@@ -15,8 +15,8 @@ from imagestore.config.known import Kind, Shape
 from imagestore.config.plugin_names import generation, place_of
 from imagestore.config.tree import Entry, Location, Table
 from imagestore.errors import InvalidInputError
-from imagestore.resources import quantity
 from imagestore.util.durations import Duration
+from imagestore.util.quantity import Quantity
 
 if TYPE_CHECKING:
     from imagestore.config.tree import Path
@@ -185,7 +185,7 @@ class Section:
         if not text:
             return None
         try:
-            found = quantity.parse(text).value()
+            found = Quantity.parse(text).value()
         except InvalidInputError as error:
             self.report(Severity.ERROR, name, str(error), error.hint)
             return None

@@ -11,12 +11,12 @@ from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.upload import Upload, UploadPart
 from imagestore.content.blob_files import damage_named
-from imagestore.content.disk import translated
 from imagestore.errors import ContentNotFoundError, IngestLockedError, OutOfRangeError
 from imagestore.oci.digest import Digest
 from imagestore.protos.containerd import content_pb2 as wire
 from imagestore.protos.containerd.content_pb2_grpc import ContentServicer
 from imagestore.protos.google.protobuf.empty_pb2 import Empty
+from imagestore.util.disk_errors import translated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import InvalidInputError, UnsupportedError
+from imagestore.util.distribution import install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +97,7 @@ def _compiled(text: str) -> Any:
     except ImportError:
         raise UnsupportedError(
             "filters: regular expressions (~=) need the package google-re2",
-            hint="pip install 'imagestore[cri]', or use ==",
+            hint=f"{install_hint('filters')}, or use ==",
         ) from None
     if len(text) > LONGEST_EXPRESSION:
         raise UnsupportedExpressionError(

@@ -13,11 +13,12 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import Adoption
-from imagestore.content.disk import make_directory, translated
 from imagestore.errors import AlreadyExistsError, IntegrityError
 from imagestore.oci.digest import Verifier
+from imagestore.util.disk_errors import translated
 from imagestore.util.failpoint import reach
-from imagestore.util.files import reflink, sync_directory
+from imagestore.util.file_calls import reflink
+from imagestore.util.files import make_directory, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

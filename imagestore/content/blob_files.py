@@ -12,9 +12,9 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import ContentInfo
-from imagestore.content.disk import translated
 from imagestore.errors import AlreadyExistsError, ContentUnreadableError, StoreCorruptError
 from imagestore.oci.digest import VERIFIABLE
+from imagestore.util.disk_errors import translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
 
 #: What systems say of bytes that are lost: by the device, or by a file system that finds its own notes wrong.
-LOST: Final = {errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EILSEQ}
+#: EUCLEAN is Linux's.
+LOST: Final = {errno.EIO, getattr(errno, "EUCLEAN", errno.EIO), errno.EBADMSG, errno.ENODATA, errno.EILSEQ}
 _DIGITS: Final = b"0123456789abcdef"
 _HEX: Final = re.compile(r"[a-f0-9]+")
 #: Names of a folder that are looked at together.

@@ -31,6 +31,7 @@ from imagestore.errors import (
     StoreError,
 )
 from imagestore.oci.digest import Digest, Verifier
+from imagestore.util.distribution import install_hint
 from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Bucket:
         except ImportError as error:
             raise ConfigError(
                 f"bucket {settings.url}: expected the package obstore, it is not installed",
-                hint="pip install 'imagestore[s3]'",
+                hint=install_hint("s3"),
             ) from error
         for endpoint in (settings.endpoint, settings.public_endpoint):
             if endpoint and not is_endpoint(endpoint):

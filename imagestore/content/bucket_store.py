@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content.api import Deleted
 from imagestore.content.blob_files import is_name
 from imagestore.content.bucket_content import BucketContent, is_right, nothing
-from imagestore.content.locks import FileLock
 from imagestore.errors import AlreadyExistsError, ContentNotFoundError, PreconditionError, StoreError
 from imagestore.oci.digest import Digest
 from imagestore.util.cancel import CancelToken
+from imagestore.util.file_locks import FileLock
 from imagestore.util.files import read_regular, replace
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import Deleted
-from imagestore.content.disk import translated
 from imagestore.errors import StoreError
 from imagestore.oci.digest import VERIFIABLE
+from imagestore.util.disk_errors import translated
 from imagestore.util.executors import work_off
 from imagestore.util.failpoint import reach
 

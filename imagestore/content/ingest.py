@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.blob_files import LOST, check_name_free
 from imagestore.content.direct_io import IngestFiller
-from imagestore.content.disk import make_directory, translated
 from imagestore.content.ingests import now_text, read_status, remove_ingest
 from imagestore.errors import (
     AlreadyExistsError,
@@ -23,8 +22,9 @@ from imagestore.errors import (
     WriterClosedError,
 )
 from imagestore.oci.digest import Digest, new_hash
+from imagestore.util.disk_errors import translated
 from imagestore.util.failpoint import reach
-from imagestore.util.files import replace, sync_directory
+from imagestore.util.files import make_directory, replace, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from typing import BinaryIO, Self
 
     from imagestore.content.direct_io import ReadInto
-    from imagestore.content.locks import FileLock
     from imagestore.util.cancel import CancelToken
+    from imagestore.util.file_locks import FileLock
 
 log = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import IngestStatus
-from imagestore.content.disk import translated
-from imagestore.content.locks import FileLock
 from imagestore.errors import IngestLockedError, InvalidInputError, StoreError
 from imagestore.oci.digest import Digest
+from imagestore.util.disk_errors import translated
 from imagestore.util.failpoint import reach
+from imagestore.util.file_locks import FileLock
 from imagestore.util.files import opener
 
 if TYPE_CHECKING:

@@ -22,28 +22,24 @@ from imagestore.content.adopt import adopt, is_at
 from imagestore.content.api import Adoption, ContentInfo, Disk
 from imagestore.content.blob_files import LOST, damage_named, entries, info_of, is_name, names, open_blob
 from imagestore.content.delete import LocalDeleter
-from imagestore.content.disk import disk_of, make_directories, translated
+from imagestore.content.disk import disk_of
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.ingests import IngestFolder, read_status
 from imagestore.content.small_writer import SMALL_BYTES, LocalSmallBlobs, SmallWriter
-from imagestore.errors import (
-    AlreadyExistsError,
-    ContentNotFoundError,
-    IntegrityError,
-    SizeMismatchError,
-)
+from imagestore.errors import AlreadyExistsError, ContentNotFoundError, IntegrityError, SizeMismatchError
 from imagestore.oci.digest import Digest, Verifier, verify
+from imagestore.util.disk_errors import translated
 from imagestore.util.failpoint import reach
-from imagestore.util.files import sync_directory
+from imagestore.util.files import make_directories, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from typing import BinaryIO
 
     from imagestore.content.api import IngestStatus
-    from imagestore.content.locks import FileLock
     from imagestore.util.cancel import CancelToken
     from imagestore.util.disk_reserve import Ballast
+    from imagestore.util.file_locks import FileLock
 
 _HASHED_BYTES: Final = 1024 * 1024
 _MOST_SMALL_WRITERS: Final = 24

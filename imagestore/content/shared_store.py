@@ -44,8 +44,7 @@ class SharedContentStore(BucketContent):
         index: which object is which blob.
         owner: the name of the store whose index it is, the same on all machines; at most 200 bytes.
 
-    Raises:
-        As BucketContentStore.
+    It raises what BucketContentStore raises.
     """
 
     def __init__(self, settings: BucketSettings, folder: Path, index: ObjectIndex, *, owner: str) -> None:

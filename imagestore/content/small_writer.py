@@ -31,9 +31,7 @@ from imagestore.content.direct_io import (
     write_all,
     write_blocks,
 )
-from imagestore.content.disk import make_directory, translated
 from imagestore.content.ingests import ingest_name, remove_ingest
-from imagestore.content.locks import FileLock
 from imagestore.errors import (
     AlreadyExistsError,
     DigestMismatchError,
@@ -42,9 +40,11 @@ from imagestore.errors import (
     WriterClosedError,
 )
 from imagestore.oci.digest import Digest, verify
+from imagestore.util.disk_errors import translated
 from imagestore.util.executors import work_off
 from imagestore.util.failpoint import reach
-from imagestore.util.files import sync_directory
+from imagestore.util.file_locks import FileLock
+from imagestore.util.files import make_directory, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -3,8 +3,7 @@
 Server (on the event loop of the gRPC server; the names are for its reflection and health services). Methods raise this
 library's errors; ``imagestore.server`` turns them into status codes::
 
-    from imagestore.cri.image_service import add_cri
-    from imagestore.cri.pull_queue import NoPullMeter, PullQueue
+    from imagestore.cri import NoPullMeter, PullQueue, add_cri
 
     pulls = PullQueue(limit=16, waiting=1000, meter=NoPullMeter())
     names: tuple[str, ...] = add_cri(server, workers, pulls)   # grpc.aio.Server, StoreWorkers, PullQueue
@@ -13,11 +12,12 @@ library's errors; ``imagestore.server`` turns them into status codes::
 
 Client (blocking, any thread)::
 
-    from imagestore.cri.client import CriImageService
+    from imagestore.cri import CriImageService
 
     with CriImageService("unix:///run/containerd/containerd.sock") as service:
         service.list()
-
-Generated messages register in one pool per process, so nothing outside this package imports them. A program with its
-own copy of CRI's messages can use the store, but not this package, in the same process.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from imagestore.cri.model import ContainerImage, ImageSpec, SandboxMetadata, ServedImage, ServiceVersion
+    from imagestore.events import Observer
     from imagestore.registry.credentials.cri import AuthConfig
-    from imagestore.registry.events import Observer
 
 __all__ = ["Condition", "CriImageService", "RuntimeStatus"]
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from imagestore.cri.image_views import ImageView
     from imagestore.cri.pull_queue import PullQueue
     from imagestore.cri.readiness import Readiness
-    from imagestore.registry.events import Observer
+    from imagestore.events import Observer
     from imagestore.store.image_groups import Group
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers

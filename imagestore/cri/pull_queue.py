@@ -25,16 +25,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import OperationCancelledError, StoreBusyError
+from imagestore.events import BlobAdvanced, BlobDone, BlobStarted
 from imagestore.oci.reference import Reference
-from imagestore.registry.events import BlobAdvanced, BlobDone, BlobStarted
 from imagestore.registry.transport.addresses import machine
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from imagestore.events import Event, Observer
     from imagestore.oci.digest import Digest
-    from imagestore.registry.events import Event, Observer
 
     Work = Callable[[CancelToken, Observer], Awaitable[str]]
 

@@ -11,13 +11,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.registry.events import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Waiting
+from imagestore.events import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from imagestore.events import Event, Observer
     from imagestore.oci.digest import Digest
-    from imagestore.registry.events import Event, Observer
     from imagestore.util.cancel import CancelToken
 
 _CHECK_SECONDS: Final = 10.0

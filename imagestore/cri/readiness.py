@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from imagestore.cri.model import FilesystemUsage
+    from imagestore.events import Observer
     from imagestore.oci.digest import Digest
-    from imagestore.registry.events import Observer
     from imagestore.util.cancel import CancelToken
 
 

@@ -25,9 +25,7 @@ from imagestore._version import __version__
 from imagestore.errors import Category, ImageStoreError, ReferenceNotFoundError, ServerError
 from imagestore.mirror.fill import RestartedError
 from imagestore.mirror.upstreams import INSTANCE_HEADER, REPLICA_HEADER
-from imagestore.oci.digest import Digest
-from imagestore.oci.media_types import OCI_INDEX, OCTETS
-from imagestore.store.archive.layout import render, render_descriptor
+from imagestore.oci import Digest, media_types, render_index
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from imagestore.mirror.blobs import BlobSource
     from imagestore.mirror.service import Mirror
     from imagestore.mirror.upstreams import Repository
-    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci import Descriptor
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +124,7 @@ class MirrorApp:
 
     async def _blob(self, request: web.Request) -> web.StreamResponse:
         repository, digest = self._repository(request), Digest.parse(request.match_info["digest"])
-        headers = {**_headers(digest), "Content-Type": OCTETS}
+        headers = {**_headers(digest), "Content-Type": media_types.OCTETS}
         is_known = _is_known(request, digest)
         if request.method == "HEAD" or is_known:
             known = await self._mirror.blobs.find(repository, digest)
@@ -167,15 +165,10 @@ class MirrorApp:
         repository, digest = self._repository(request), Digest.parse(request.match_info["digest"])
         artifact_type = request.query.get("artifactType", "")
         found, freshness = await self._mirror.lists.referrers(repository, digest, artifact_type)
-        headers = {**_headers(), **freshness.headers(), "Content-Type": OCI_INDEX}
+        headers = {**_headers(), **freshness.headers(), "Content-Type": media_types.OCI_INDEX}
         if artifact_type:
             headers["OCI-Filters-Applied"] = "artifactType"
-        index = {
-            "schemaVersion": 2,
-            "mediaType": OCI_INDEX,
-            "manifests": [render_descriptor(each) for each in found.entries],
-        }
-        return web.Response(body=render(index), headers=headers)
+        return web.Response(body=render_index(found.entries), headers=headers)
 
     def _repository(self, request: web.Request) -> Repository:
         name, namespace = request.match_info["name"], request.query.get("ns", "")

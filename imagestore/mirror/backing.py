@@ -6,12 +6,12 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.locks import FileLock
 from imagestore.errors import StoreBusyError
 from imagestore.mirror.blobs import StoreFiles
 from imagestore.mirror.bucket import MirrorBucket
 from imagestore.mirror.catalogue import Catalogue
 from imagestore.mirror.catalogue_database import SqliteCatalogueDatabase
+from imagestore.util.file_locks import FileLock
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from imagestore.mirror.blobs import StoreBlobs
     from imagestore.mirror.counters import MirrorCounters
-    from imagestore.store.image_store import ImageStore
-    from imagestore.store.workers import StoreWorkers
+    from imagestore.store import ImageStore, StoreWorkers
 
 #: The catalogue's file in the root.
 CATALOGUE: Final = "mirror.db"

@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from imagestore.mirror.fetching import BlobFetcher
     from imagestore.mirror.sharing import SharedWork
     from imagestore.mirror.upstreams import Repository
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
-    from imagestore.store.image_store import ImageStore
-    from imagestore.store.workers import StoreWorkers
+    from imagestore.oci import Descriptor, Digest
+    from imagestore.store import ImageStore, StoreWorkers
     from imagestore.util.cancel import CancelToken
 
 

@@ -10,9 +10,8 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from imagestore.mirror.bucket import MirrorBucket
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
-    from imagestore.store.image_store import ImageStore
+    from imagestore.oci import Descriptor, Digest
+    from imagestore.store import ImageStore
 
 
 class BlobSource(Protocol):

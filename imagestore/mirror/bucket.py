@@ -12,7 +12,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.bucket import Bucket
+from imagestore.content import Bucket
 from imagestore.errors import (
     ConfigError,
     ContentNotFoundError,
@@ -28,13 +28,11 @@ from imagestore.util.cancel import CancelGroup
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from imagestore.config.model import BucketSettings
-    from imagestore.content.bucket import BucketReader
+    from imagestore.config import BucketSettings
+    from imagestore.content import BucketReader
     from imagestore.mirror.counters import MirrorCounters
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
-    from imagestore.oci.reference import Reference
-    from imagestore.store.workers import StoreWorkers
+    from imagestore.oci import Descriptor, Digest, Reference
+    from imagestore.store import StoreWorkers
     from imagestore.util.cancel import CancelToken
 
 log = logging.getLogger(__name__)

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.mirror import catalogue_sql as sql
 from imagestore.mirror.catalogue_database import RememberedAnswers
 from imagestore.mirror.catalogue_values import CachedTag, EvictedContent, KnownContent
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
-from imagestore.oci.media_types import OCTETS
+from imagestore.oci import Descriptor, Digest, media_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -158,7 +156,7 @@ class Catalogue:
         def _distrust(transaction: Transaction) -> None:
             transaction.tell()
             values: Values = {"name": name, "digest": str(digest)}
-            transaction.run(sql.DISTRUST, {**values, "octets": OCTETS})
+            transaction.run(sql.DISTRUST, {**values, "octets": media_types.OCTETS})
             transaction.run(sql.DISTRUST_PARTS, values)
 
         self._database.write(_distrust)
@@ -313,7 +311,7 @@ def _wanted(transaction: Transaction, upstream: str, digests: Collection[Digest]
 
 
 def _put_document(transaction: Transaction, upstream: str, name: str, document: Descriptor, now: float) -> None:
-    values = {"name": name, "upstream": upstream, "now": now, "octets": OCTETS, **_values(document)}
+    values = {"name": name, "upstream": upstream, "now": now, "octets": media_types.OCTETS, **_values(document)}
     transaction.run(sql.PUT_DOCUMENT, values)
 
 
@@ -326,7 +324,7 @@ def _confirm_blob(transaction: Transaction, upstream: str, name: str, blob: Desc
     values: Values = {"name": name, "digest": str(blob.digest)}
     transaction.run(sql.CONFIRM, values)
     if not transaction.rows(sql.NAMED, values):
-        _put_document(transaction, upstream, name, Descriptor(OCTETS, blob.digest, blob.size), now)
+        _put_document(transaction, upstream, name, Descriptor(media_types.OCTETS, blob.digest, blob.size), now)
 
 
 def _total(transaction: Transaction, statement: str, values: Values) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from imagestore.errors import StoreError
 from imagestore.mirror.catalogue_sql import TABLES, VERSION
+from imagestore.util.sqlite_version import check_sqlite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -113,6 +114,7 @@ class SqliteCatalogueDatabase:
     """
 
     def __init__(self, path: Path) -> None:
+        check_sqlite()
         self._path = path
         self._lock = threading.Lock()
         try:

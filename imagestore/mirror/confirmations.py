@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from imagestore.mirror.catalogue import Catalogue
     from imagestore.mirror.retention import Retention
     from imagestore.mirror.upstreams import Repository
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
+    from imagestore.oci import Descriptor, Digest
     from imagestore.registry import RegistryClient
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
     from imagestore.util.cancel import CancelToken
 
 

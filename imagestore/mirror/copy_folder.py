@@ -15,11 +15,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.blob_files import is_name
-from imagestore.content.disk import make_directory, translated
-from imagestore.content.locks import FileLock
-from imagestore.errors import StoreBusyError
-from imagestore.oci.digest import Digest
+from imagestore.errors import InvalidDigestError, StoreBusyError
+from imagestore.oci import Digest
+from imagestore.util.disk_errors import translated
+from imagestore.util.file_locks import FileLock
+from imagestore.util.files import make_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -186,12 +186,12 @@ class CopyFolder:
         found = []
         with translated("read", self._path), os.scandir(self._path) as entries:
             for entry in entries:
-                algorithm, _, encoded = entry.name.partition("-")
+                digest = _digest_of(entry.name)
                 if entry.name.endswith(_GROWING):
                     os.unlink(entry.path)
-                elif is_name(algorithm, encoded) and entry.is_file(follow_symlinks=False):
+                elif digest is not None and entry.is_file(follow_symlinks=False):
                     status = entry.stat(follow_symlinks=False)
-                    found.append((status.st_mtime, Digest(algorithm, encoded), status.st_size))
+                    found.append((status.st_mtime, digest, status.st_size))
         for used_at, digest, size in sorted(found):
             self._whole[digest] = _Whole(size, used_at)
             self._used += size
@@ -199,6 +199,14 @@ class CopyFolder:
     def _evict(self) -> None:
         while self._whole and self._used + self._growing_bytes > self._quota:
             self.drop(next(iter(self._whole)))
+
+
+def _digest_of(name: str) -> Digest | None:
+    try:
+        digest = Digest.parse(name.replace("-", ":", 1))
+    except InvalidDigestError:
+        return None
+    return digest if digest.is_verifiable else None
 
 
 def _unlink(path: str) -> None:

@@ -22,31 +22,23 @@ from imagestore.errors import (
     ReferenceNotFoundError,
 )
 from imagestore.mirror.freshness import FRESH, Freshness
-from imagestore.oci.decode import limit_of
-from imagestore.oci.index import Index
-from imagestore.oci.manifest import Manifest
-from imagestore.oci.media_types import Kind
+from imagestore.oci import Index, Kind, Manifest, limit_of
 from imagestore.platforms import parse
-from imagestore.store.pull.choice import match_handlers
-from imagestore.store.pull.fetch_pipeline import ingest_ref
-from imagestore.store.pull.sources import Documents
+from imagestore.store import Documents, match_handlers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from imagestore.config import HandlerPlatform
-    from imagestore.config.model import Upstream
+    from imagestore.config import HandlerPlatform, Upstream
     from imagestore.mirror.blobs import StoreBlobs
     from imagestore.mirror.catalogue import Catalogue
     from imagestore.mirror.catalogue_values import CachedTag
     from imagestore.mirror.counters import MirrorCounters
     from imagestore.mirror.retention import Retention
     from imagestore.mirror.upstreams import Repository
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
-    from imagestore.oci.reference import Reference
+    from imagestore.oci import Descriptor, Digest, Reference
     from imagestore.registry import RegistryClient
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
     from imagestore.util.cancel import CancelToken
 
 log = logging.getLogger(__name__)
@@ -207,7 +199,7 @@ class DocumentSource:
         if store.content.exists(target.digest):
             return
         with contextlib.suppress(AlreadyExistsError):
-            ref = ingest_ref(target)
+            ref = target.ingest_ref
             with store.content.writer(ref, expected=target.digest, total=len(raw), cancel=cancel) as writer:
                 writer.truncate()
                 writer.write(raw)

@@ -21,7 +21,7 @@ from imagestore.mirror.fill import Fill
 from imagestore.mirror.transfer import Source, fetch
 
 if TYPE_CHECKING:
-    from imagestore.config.model import Upstream
+    from imagestore.config import Upstream
     from imagestore.mirror.blobs import StoreBlobs
     from imagestore.mirror.bucket import MirrorBucket
     from imagestore.mirror.catalogue import Catalogue
@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from imagestore.mirror.retention import Retention
     from imagestore.mirror.sharing import SharedWork
     from imagestore.mirror.upstreams import Repository
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
-    from imagestore.store.image_store import ImageStore
-    from imagestore.store.workers import StoreWorkers
+    from imagestore.oci import Descriptor, Digest
+    from imagestore.store import ImageStore, StoreWorkers
     from imagestore.util.cancel import CancelToken
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from imagestore.errors import ImageStoreError
-    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci import Descriptor
 
 P = ParamSpec("P")
 

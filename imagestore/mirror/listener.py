@@ -18,7 +18,7 @@ from imagestore.mirror.app import SERVER, Handler, MirrorApp
 from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:
-    from imagestore.config.model import MirrorSettings
+    from imagestore.config import MirrorSettings
     from imagestore.mirror.service import Mirror
 
 log = logging.getLogger(__name__)

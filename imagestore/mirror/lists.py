@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from imagestore.mirror.catalogue import Catalogue
     from imagestore.mirror.sharing import SharedWork
     from imagestore.mirror.upstreams import Repository
-    from imagestore.oci.digest import Digest
+    from imagestore.oci import Digest
     from imagestore.registry import Referrers, RegistryClient
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
     from imagestore.util.cancel import CancelToken
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from imagestore.errors import (
 from imagestore.mirror.blobs import StoredBlob
 from imagestore.mirror.copy_folder import CopyFolder
 from imagestore.mirror.fill import Fill, FillReader
-from imagestore.oci.digest import Verifier, verify
+from imagestore.oci import Verifier, verify
 from imagestore.util.cancel import CancelGroup
 
 if TYPE_CHECKING:
@@ -35,12 +35,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from imagestore.content.api import ContentStore
+    from imagestore.content import ContentStore
     from imagestore.mirror.blobs import BlobSource
     from imagestore.mirror.copy_folder import GrowingCopy
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
-    from imagestore.store.image_store import ImageStore
+    from imagestore.oci import Descriptor, Digest
+    from imagestore.store import ImageStore
     from imagestore.util.cancel import CancelToken
 
 log = logging.getLogger(__name__)
@@ -204,7 +203,7 @@ class LocalCopies:
                 copy = self._folder.begin(digest, len(data))
             try:
                 copy.file.write(data)
-                os.fdatasync(copy.file.fileno())
+                os.fsync(copy.file.fileno())
                 with self._lock:
                     self._folder.grow(copy, len(data))
                     self._folder.finish(copy)
@@ -221,7 +220,7 @@ class LocalCopies:
         try:
             with self._operations.joined(None) as cancel:
                 _Copying(copy, fill, cancel, functools.partial(self._grown, copy)).run(self._content, given)
-                os.fdatasync(copy.file.fileno())
+                os.fsync(copy.file.fileno())
                 with self._lock:
                     self._folder.finish(copy)
                     del self._growing[copy.digest]

@@ -22,19 +22,17 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, ImageStoreError, LeaseNotFoundError, StoreFullError
 from imagestore.mirror.catalogue_values import Reservation
-from imagestore.store.garbage import sweep
+from imagestore.store import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from imagestore.config.model import Upstream
+    from imagestore.config import Upstream
     from imagestore.mirror.catalogue import Catalogue
     from imagestore.mirror.catalogue_values import EvictedContent
     from imagestore.mirror.counters import MirrorCounters
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
-    from imagestore.store.image_store import ImageStore
-    from imagestore.store.workers import StoreWorkers
+    from imagestore.oci import Descriptor, Digest
+    from imagestore.store import ImageStore, StoreWorkers
 
 log = logging.getLogger(__name__)
 

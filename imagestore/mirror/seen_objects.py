@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
+    from imagestore.oci import Descriptor, Digest
 
 #: An object that was seen is taken to be in the bucket for so long.
 SEEN_SECONDS: Final = 60.0

@@ -22,7 +22,7 @@ from imagestore.mirror.lists import ListSource
 from imagestore.mirror.retention import RESERVED_SECONDS, RecentUses, Retention
 from imagestore.mirror.sharing import SharedWork
 from imagestore.mirror.upstreams import Upstreams
-from imagestore.oci.media_types import Kind
+from imagestore.oci import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     from imagestore.mirror.documents import ServedDocument
     from imagestore.mirror.fill import Fill
     from imagestore.mirror.upstreams import Repository
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
-    from imagestore.oci.reference import Reference
-    from imagestore.store.image_store import ImageStore
-    from imagestore.store.workers import StoreWorkers
+    from imagestore.oci import Descriptor, Digest, Reference
+    from imagestore.store import ImageStore, StoreWorkers
     from imagestore.util.cancel import CancelToken
 
     Opener = Callable[[ImageStore, StoreWorkers, MirrorCounters, asyncio.AbstractEventLoop], Backing]

@@ -9,9 +9,9 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.shared_store import SharedContentStore
+from imagestore.content import SharedContentStore
 from imagestore.errors import ConfigError, ContentNotFoundError, PreconditionError, StoreError
-from imagestore.metadata.postgres import PostgresMetadataStore
+from imagestore.metadata import PostgresMetadataStore
 from imagestore.mirror.backing import Backing
 from imagestore.mirror.catalogue import Catalogue
 from imagestore.mirror.catalogue_sql import TABLES, VERSION
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterator
 
-    from imagestore.content.api import ContentStore
+    from imagestore.content import ContentStore
     from imagestore.mirror.counters import MirrorCounters
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.store.image_store import ImageStore
-    from imagestore.store.workers import StoreWorkers
+    from imagestore.oci import Descriptor
+    from imagestore.store import ImageStore, StoreWorkers
 
 log = logging.getLogger(__name__)
 

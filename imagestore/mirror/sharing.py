@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from imagestore.config.model import Upstream
-    from imagestore.store.image_store import ImageStore
-    from imagestore.store.workers import StoreWorkers
+    from imagestore.config import Upstream
+    from imagestore.store import ImageStore, StoreWorkers
 
 T = TypeVar("T")
 

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from typing import BinaryIO
 
-    from imagestore.content.api import ContentStore, IngestWriter
+    from imagestore.content import ContentStore, IngestWriter
     from imagestore.mirror.fill import Fill
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.reference import Reference
-    from imagestore.registry.blobs import Transfer
+    from imagestore.oci import Descriptor, Reference
+    from imagestore.registry import Transfer
     from imagestore.util.cancel import CancelToken
 
 _PIECE_BYTES: Final = 256 * 1024

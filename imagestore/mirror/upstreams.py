@@ -14,8 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from imagestore.config.connection import ConnectionSettings, HostConfig, RegistryHosts
-from imagestore.config.hosts import reader_for
+from imagestore.config import ConnectionSettings, HostConfig, RegistryHosts, reader_for
 from imagestore.errors import (
     DocumentError,
     IntegrityError,
@@ -24,15 +23,13 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     RegistryError,
 )
-from imagestore.oci.reference import Reference
-from imagestore.registry import connect
-from imagestore.registry.policy import transfer_policy
+from imagestore.oci import Reference
+from imagestore.registry import connect, transfer_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from imagestore.config import Config
-    from imagestore.config.model import MirrorSettings, Upstream
+    from imagestore.config import Config, MirrorSettings, Upstream
     from imagestore.registry import RegistryClient
     from imagestore.util.cancel import CancelToken
 

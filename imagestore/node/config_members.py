@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from imagestore.errors import ConfigError, InvalidInputError
-from imagestore.resources.quantity import parse as parse_quantity
 from imagestore.util.durations import Duration
 from imagestore.util.endpoint import Endpoint, split_scheme
 from imagestore.util.logins import without_login
+from imagestore.util.quantity import Quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +62,7 @@ class Members:
             return None
         if isinstance(found, str):
             try:
-                return parse_quantity(found).value()
+                return Quantity.parse(found).value()
             except InvalidInputError as error:
                 raise ConfigError(f"{self.at(name)}: {error}") from error
         return self._integer(name, 63)

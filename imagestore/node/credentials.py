@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import ConfigError
 from imagestore.node.credential_matching import matching, normalized_key
-from imagestore.oci.digest import Digest
-from imagestore.registry.credentials.cri import AuthConfig
-from imagestore.registry.credentials.files import member
-from imagestore.registry.credentials.model import Target
+from imagestore.oci import Digest
+from imagestore.registry import AuthConfig, Target
 from imagestore.util.cancel import CancelToken
+from imagestore.util.known_members import member
 from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from imagestore.registry.credentials.model import CredentialLookup
+    from imagestore.registry import CredentialLookup
 
 
 DOCKER_CONFIG_JSON: Final = "kubernetes.io/dockerconfigjson"

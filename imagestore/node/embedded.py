@@ -10,32 +10,36 @@ import time
 from typing import TYPE_CHECKING
 
 from imagestore._version import __version__
-from imagestore.cri import records
-from imagestore.cri.model import (
+from imagestore.cri import (
     ContainerImage,
     FilesystemUsage,
     ImageDetails,
     ImageFilesystems,
     ImageSpec,
+    ImageUsers,
     ServedImage,
     ServiceVersion,
+    all_references,
+    find_groups,
+    find_record,
+    served_images,
+    verbose_info,
 )
 from imagestore.errors import InvalidInputError
-from imagestore.metadata.records import ListedImage
-from imagestore.oci.reference import Reference
-from imagestore.registry.credentials.cri import explicit_source
-from imagestore.registry.credentials.lookup import CredentialResolver
-from imagestore.registry.events import ignore
-from imagestore.store.maintenance.usage import content_use
+from imagestore.events import ignore
+from imagestore.metadata import ListedImage
+from imagestore.oci import Reference
+from imagestore.registry import CredentialResolver, explicit_source
+from imagestore.store import content_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from imagestore.cri.model import SandboxMetadata
-    from imagestore.metadata.records import ImageRecord
-    from imagestore.registry.credentials.cri import AuthConfig
-    from imagestore.registry.events import Observer
-    from imagestore.store.image_store import ImageStore
+    from imagestore.cri import SandboxMetadata
+    from imagestore.events import Observer
+    from imagestore.metadata import ImageRecord
+    from imagestore.registry import AuthConfig
+    from imagestore.store import ImageStore
     from imagestore.util.cancel import CancelToken
 
 
@@ -50,7 +54,7 @@ class EmbeddedImageService:
     def __init__(self, store: ImageStore, *, containers: Callable[[], Sequence[ContainerImage]] | None = None) -> None:
         self._store = store
         self._containers = containers
-        self._users = records.ImageUsers()
+        self._users = ImageUsers()
 
     def version(self) -> ServiceVersion:
         """See ImageService."""
@@ -58,18 +62,18 @@ class EmbeddedImageService:
 
     def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
         """See ImageService."""
-        groups = records.find_groups(self._store, spec or ImageSpec(""))
-        return records.served_images(groups, self._store, self._users)
+        groups = find_groups(self._store, spec or ImageSpec(""))
+        return served_images(groups, self._store, self._users)
 
     def status(self, spec: ImageSpec) -> ServedImage | None:
         """See ImageService."""
-        record = records.find_record(self._store, spec)
+        record = find_record(self._store, spec)
         return None if record is None else self._served(record)
 
     def inspect(self, spec: ImageSpec) -> ImageDetails | None:
         """See ImageService. The details are those of the CRI service."""
-        record = records.find_record(self._store, spec)
-        return None if record is None else ImageDetails(self._served(record), records.verbose_info(record, self._store))
+        record = find_record(self._store, spec)
+        return None if record is None else ImageDetails(self._served(record), verbose_info(record, self._store))
 
     def pull(
         self,
@@ -118,6 +122,4 @@ class EmbeddedImageService:
         """See ImageService; the store stays open."""
 
     def _served(self, record: ImageRecord) -> ServedImage:
-        return records.served_images(
-            [records.all_references(self._store, ListedImage.of(record))], self._store, self._users
-        )[0]
+        return served_images([all_references(self._store, ListedImage.of(record))], self._store, self._users)[0]

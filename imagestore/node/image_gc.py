@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import imagestore.node.kubelet_messages as kubelet_messages
-from imagestore.cri.model import ImageSpec
+from imagestore.cri import ImageSpec
 from imagestore.errors import ImageCollectionError, ImageStoreError, OperationCancelledError
 from imagestore.node.eviction import (
     CollectionReport,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import imagestore.node.kubelet_messages as kubelet_messages
-from imagestore.cri.model import ImageSpec, SandboxMetadata
+from imagestore.cri import ImageSpec, SandboxMetadata
 from imagestore.errors import ConfigError, ImageStoreError
 from imagestore.node.credentials import ChainedKeyring, with_secrets
 from imagestore.node.image_names import (
@@ -43,6 +43,7 @@ from imagestore.util.text import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from imagestore.events import Observer
     from imagestore.node.credentials import Keyring, PullSecret, TrackedCredential
     from imagestore.node.feature_gates import FeatureGates
     from imagestore.node.image_service import ImageService
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from imagestore.node.metrics import NodeMetrics
     from imagestore.node.pull_record_manager import PullManager
     from imagestore.node.puller import Pulled
-    from imagestore.registry.events import Observer
     from imagestore.util.cancel import CancelToken
 
 

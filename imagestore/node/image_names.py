@@ -14,15 +14,14 @@ from typing import Final
 
 from imagestore.errors import InvalidInputError, InvalidReferenceError
 from imagestore.node.kubelet_messages import quoted
-from imagestore.oci.digest import GRAMMAR, VERIFIABLE
-from imagestore.oci.reference import COMPONENT, DOCKER_HUB, LABEL, MAX_PATH, TAG, Reference
+from imagestore.oci import DOCKER_HUB, VERIFIABLE, Reference, grammar
 from imagestore.util.logins import reference_without_login
 
-_LABEL: Final = LABEL.pattern
+_LABEL: Final = grammar.LABEL.pattern
 _DOMAIN: Final = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?"
-_NAME: Final = rf"(?:(?P<domain>{_DOMAIN})/)?(?P<path>{COMPONENT.pattern}(?:/{COMPONENT.pattern})*)"
+_NAME: Final = rf"(?:(?P<domain>{_DOMAIN})/)?(?P<path>{grammar.COMPONENT.pattern}(?:/{grammar.COMPONENT.pattern})*)"
 _DIGEST: Final = r"[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}"
-_REFERENCE: Final = re.compile(rf"{_NAME}(?::(?P<tag>{TAG.pattern}))?(?:@(?P<digest>{_DIGEST}))?")
+_REFERENCE: Final = re.compile(rf"{_NAME}(?::(?P<tag>{grammar.TAG.pattern}))?(?:@(?P<digest>{_DIGEST}))?")
 _IDENTIFIER: Final = re.compile(r"[a-f0-9]{64}")
 #: Longer texts are never names and are not matched.
 _MAX_TEXT: Final = 4096
@@ -133,14 +132,14 @@ def _normalized(text: str) -> tuple[str, ImageName | None]:
     domain, remainder = _split_domain(text)
     remote = remainder.partition(":")[0]
     if remote.lower() != remote:
-        return f"invalid reference format: repository name ({remote[:MAX_PATH]}) must be lowercase", None
+        return f"invalid reference format: repository name ({remote[: grammar.MAX_PATH]}) must be lowercase", None
     full = f"{domain}/{remainder}"
     found = _REFERENCE.fullmatch(full) if len(full) <= _MAX_TEXT else None
     if found is None:
         is_case = len(full) <= _MAX_TEXT and _REFERENCE.fullmatch(full.lower()) is not None
         return "repository name must be lowercase" if is_case else "invalid reference format", None
-    if len(found["path"]) > MAX_PATH:
-        return f"repository name must not be more than {MAX_PATH} characters", None
+    if len(found["path"]) > grammar.MAX_PATH:
+        return f"repository name must not be more than {grammar.MAX_PATH} characters", None
     if not _is_reachable(found["domain"]):
         return "invalid reference format", None
     tag, digest = found["tag"] or "", found["digest"] or ""
@@ -173,7 +172,7 @@ def _split_domain(text: str) -> tuple[str, str]:
 
 def _digest_fault(digest: str) -> str:
     algorithm, _, encoded = digest.partition(":")
-    if not GRAMMAR.fullmatch(digest):
+    if not grammar.DIGEST.fullmatch(digest):
         return "invalid checksum digest format"
     length = VERIFIABLE.get(algorithm)
     if length is None:

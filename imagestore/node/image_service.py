@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from imagestore.cri.model import (
+    from imagestore.cri import (
         ContainerImage,
         ImageDetails,
         ImageFilesystems,
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
         ServedImage,
         ServiceVersion,
     )
-    from imagestore.registry.credentials.cri import AuthConfig
-    from imagestore.registry.events import Observer
+    from imagestore.events import Observer
+    from imagestore.registry import AuthConfig
     from imagestore.util.cancel import CancelToken
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from imagestore.cri.model import ContainerImage, ServedImage
+    from imagestore.cri import ContainerImage, ServedImage
 
 _LOGGER: Final = logging.getLogger(__name__)
 _FILE: Final = "image-uses.json"

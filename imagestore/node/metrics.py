@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
+from imagestore.util.distribution import install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +62,7 @@ class NodeMetrics:
         except ImportError as error:
             raise ConfigError(
                 "metrics: expected the package prometheus_client, it is not installed",
-                hint="pip install 'imagestore[metrics]'",
+                hint=install_hint("metrics"),
             ) from error
         self.registry = registry = registry or CollectorRegistry()
         self.ensure_requests = Counter(

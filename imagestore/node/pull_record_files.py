@@ -14,11 +14,12 @@ import time
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import imagestore.node.pull_records as pull_records
-from imagestore.content.disk import Signature, make_directory, signature, translated
-from imagestore.content.locks import FileLock, SharedLock
 from imagestore.errors import StoreCorruptError
-from imagestore.oci.digest import Digest
+from imagestore.oci import Digest
 from imagestore.util import files
+from imagestore.util.disk_errors import translated
+from imagestore.util.file_locks import FileLock, SharedLock
+from imagestore.util.files import Signature, make_directory, signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -34,12 +34,12 @@ from imagestore.node.pull_records import PullCredentials, PulledRecord, Recorded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from imagestore.content.locks import SharedLock
-    from imagestore.cri.model import ServedImage
+    from imagestore.cri import ServedImage
     from imagestore.node.credentials import TrackedCredential
     from imagestore.node.metrics import NodeMetrics
     from imagestore.node.pull_record_files import PullRecordFiles
     from imagestore.node.pull_verification import CredentialVerification
+    from imagestore.util.file_locks import SharedLock
 
 _LOGGER: Final = logging.getLogger(__name__)
 #: A record with this many secrets learns no further ones while matching, so that it can't grow without limit.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError
 from imagestore.node.credentials import DATA_KEYS, DOCKER_CFG, DOCKER_CONFIG_JSON, PullSecret, parse_entries
-from imagestore.oci.digest import Digest
-from imagestore.registry.credentials.files import member
+from imagestore.oci import Digest
+from imagestore.util.known_members import member
 from imagestore.util.yaml_documents import parse_documents
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Self
 
-    from imagestore.cri.model import ImageSpec, SandboxMetadata
+    from imagestore.cri import ImageSpec, SandboxMetadata
+    from imagestore.events import Observer
     from imagestore.node.credentials import TrackedCredential
     from imagestore.node.image_service import ImageService
-    from imagestore.registry.events import Observer
     from imagestore.util.cancel import CancelToken
 
 QPS_EXCEEDED: Final = "pull QPS exceeded"

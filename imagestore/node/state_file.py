@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from imagestore.content.disk import make_directory, translated
 from imagestore.errors import StoreCorruptError
 from imagestore.util import files
-from imagestore.util.files import replace
+from imagestore.util.disk_errors import translated
+from imagestore.util.files import make_directory, replace
 
 if TYPE_CHECKING:
     from pathlib import Path

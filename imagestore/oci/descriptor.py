@@ -25,6 +25,14 @@ _DESCRIPTOR_MEMBERS: Final = frozenset(
 )
 _PLATFORM_MEMBERS: Final = frozenset({"os", "architecture", "variant", "os.version", "os.features"})
 
+_INGEST_PREFIX: Final = {
+    media_types.Kind.INDEX: "index",
+    media_types.Kind.MANIFEST: "manifest",
+    media_types.Kind.CONFIG: "config",
+    media_types.Kind.LAYER: "layer",
+    media_types.Kind.FOREIGN_LAYER: "layer",
+}
+
 _MAX_NAME: Final = 256
 _MAX_TEXT: Final = 1024
 _MAX_URL: Final = 8192
@@ -65,6 +73,11 @@ class Descriptor:
     def kind(self) -> media_types.Kind:
         """What kind of content this points at."""
         return media_types.kind(self.media_type)
+
+    @property
+    def ingest_ref(self) -> str:
+        """The ingest's name for fetched content, in containerd's form (remotes.MakeRefKey): kind, hyphen, digest."""
+        return f"{_INGEST_PREFIX.get(self.kind, 'unknown')}-{self.digest}"
 
     def members(self) -> dict[str, str | int]:
         """Media type, digest and size, as documents name them."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DigestMismatchError, InvalidDigestError, SizeMismatchError
+from imagestore.oci.grammar import DIGEST
 
 if TYPE_CHECKING:
     from typing import Self
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 VERIFIABLE: Final = {"sha256": 64, "sha384": 96, "sha512": 128}
 #: Registered algorithms whose form is known; blake3 is known but can't be verified here.
 _HEX_LENGTHS: Final = {**VERIFIABLE, "blake3": 64}
-GRAMMAR: Final = re.compile(r"([a-z0-9]+(?:[+._-][a-z0-9]+)*):([a-zA-Z0-9=_-]+)")
 _HEX_DIGITS: Final = "0123456789abcdef"
 # Longer than any registered digest, short enough for a file name.
 _MAX_LENGTH: Final = 255
@@ -52,7 +51,7 @@ class Digest:
             return cls("sha256", text[7:])
         if len(text) > _MAX_LENGTH:
             raise InvalidDigestError(f"digest {text[:32]!r}...: longer than {_MAX_LENGTH} characters")
-        found = GRAMMAR.fullmatch(text)
+        found = DIGEST.fullmatch(text)
         if found is None:
             raise InvalidDigestError(f"digest {text!r}: expected algorithm:encoded, for example sha256:<64 hex digits>")
         algorithm, encoded = found.groups()

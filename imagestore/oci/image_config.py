@@ -195,7 +195,7 @@ def _is_plain(layer: Descriptor, by_its_bytes: Callable[[Descriptor], bool]) -> 
     return media_type in media_types.PLAIN_LAYERS or (media_type in media_types.DOUBTFUL_LAYERS and by_its_bytes(layer))
 
 
-def image_config(manifest: Manifest, raw: bytes, *, what: str) -> ImageConfig | None:
+def config_of(manifest: Manifest, raw: bytes, *, what: str) -> ImageConfig | None:
     """The config of a manifest that is_image; None if its media type is generic and its bytes are no image config's.
 
     Such a file next to layers of images is an artifact's: Docker refuses it, and other peers carry it.

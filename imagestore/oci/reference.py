@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidDigestError, InvalidReferenceError
 from imagestore.oci.digest import Digest
+from imagestore.oci.grammar import COMPONENT, LABEL, MAX_PATH, TAG
 from imagestore.util.logins import reference_without_login
 
 if TYPE_CHECKING:
@@ -22,16 +23,8 @@ if TYPE_CHECKING:
 DOCKER_HUB: Final = "docker.io"
 DOCKER_HUB_API: Final = "registry-1.docker.io"
 DEFAULT_TAG: Final = "latest"
-#: The path alone, as the distribution project caps it.
-MAX_PATH: Final = 255
 # A name, a tag and a digest, with room for the longest there is.
 _MAX_TEXT: Final = 1024
-
-#: The parts of the grammar: of a host's name and of a path, a whole path, and a tag.
-LABEL: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?")
-COMPONENT: Final = re.compile(r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")
-PATH: Final = re.compile(rf"(?=.{{1,{MAX_PATH}}}\Z){COMPONENT.pattern}(?:/{COMPONENT.pattern})*")
-TAG: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127}")
 _MAX_TAG: Final = 128
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9_.:/@+=\[\]-]*")
 _HEX_ID: Final = re.compile("[a-f0-9]{64}")

@@ -23,43 +23,6 @@ Answers are containerd's (containerd/platforms 1.0.0-rc.5) but for what :mod:`im
 runs where.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from imagestore.platforms import host, windows
-from imagestore.platforms.explain import Explanation, Rule
-from imagestore.platforms.matcher import (
-    Matcher,
-    any_of,
-    default_for,
-    everything,
-    exact,
-    only,
-    only_os,
-    only_strict,
-    ordered,
-)
-from imagestore.platforms.normalize import normalize
-from imagestore.platforms.platform import Platform, format, format_all  # noqa: A004 - our public name
-from imagestore.platforms.specifier import parse, parse_all
-
-__all__ = [
-    "Explanation",
-    "Matcher",
-    "Platform",
-    "Rule",
-    "any_of",
-    "default_for",
-    "everything",
-    "exact",
-    "format",
-    "format_all",
-    "host",
-    "normalize",
-    "only",
-    "only_os",
-    "only_strict",
-    "ordered",
-    "parse",
-    "parse_all",
-    "windows",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -250,13 +250,16 @@ def _detected() -> Platform:
 def _facts() -> Facts:
     """Look at this machine."""
     version, revision = _windows_version()
+    kernel_version = ""
+    if sys.platform != "win32":
+        kernel_version = os.uname().version
     bits, machine = 64 if sys.maxsize > 2**32 else 32, _machine()
     if bits == 64:
         machine = _PERSONALITIES.get(machine.lower(), machine)
     return Facts(
         system=_system(),
         machine=machine,
-        kernel_version="" if sys.platform == "win32" else os.uname().version,
+        kernel_version=kernel_version,
         # For ARM's variant only: with many processors it is long, and older kernels wake each of them to write it.
         cpuinfo=_cpuinfo() if machine.lower().startswith(("arm", "aarch64")) else None,
         windows_version=version,
@@ -274,7 +277,8 @@ def _machine() -> str:
     if sys.platform == "win32":
         # Of the program's own kind, also under emulation, as Go's name is.
         return os.environ.get("PROCESSOR_ARCHITECTURE", "")
-    return os.uname().machine
+    else:
+        return os.uname().machine
 
 
 def _cpuinfo() -> str | None:
@@ -324,4 +328,5 @@ def _windows_version() -> tuple[tuple[int, int, int] | None, int | None]:
         except OSError:
             return version, None
         return version, revision if isinstance(revision, int) else None
-    return None, None
+    else:
+        return None, None

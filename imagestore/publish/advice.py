@@ -5,24 +5,20 @@ Nothing here asks containerd: its own configuration file is read as ours is, sin
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.findings import Finding, Severity, dotted, show
-from imagestore.config.tree import Location, child
-from imagestore.errors import ConfigError, ContentNotFoundError, IntegrityError
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES
-from imagestore.oci.digest import Digest
-from imagestore.oci.image_config import user_of
-from imagestore.store.record_lookup import canonical
+from imagestore.config import Finding, Location, Severity, child, dotted, show
+from imagestore.errors import ConfigError, ContentNotFoundError, IntegrityError, InvalidReferenceError
+from imagestore.oci import MAX_DOCUMENT_BYTES, Digest, Reference, user_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.config import Config
-    from imagestore.config.tree import Table
-    from imagestore.store.image_store import ImageStore
+    from imagestore.config import Config, Table
+    from imagestore.store import ImageStore
 
 #: Where containerd has its own file.
 CONTAINERD_FILE: Final = "/etc/containerd/config.toml"
@@ -115,7 +111,9 @@ def _sandbox_image(store: ImageStore) -> Iterator[Finding]:
         text = store.config.sandbox_image("")
     except ConfigError:
         return  # containerd's own default, which isn't known here
-    reference, handler = canonical(text) or text, store.config.default_handler
+    with contextlib.suppress(InvalidReferenceError):
+        text = str(Reference.parse(text))
+    reference, handler = text, store.config.default_handler
     if store.metadata.images.get(reference, handler) is None:
         said = f"the sandbox image isn't in the store for {handler}, so containerd pulls it from its registry"
         yield _of_store(store, reference, said, "imagestore pull --sandbox")

@@ -16,10 +16,10 @@ from imagestore.util.async_threads import in_thread, run_cancellable
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from imagestore.events import Observer
     from imagestore.publish.model import PublisherStatus, ReconcileReport
     from imagestore.publish.publisher import Publisher
-    from imagestore.registry.events import Observer
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
 
 
 @asynccontextmanager

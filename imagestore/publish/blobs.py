@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import imagestore.publish.content_writes as content_writes
 from imagestore.errors import ContentNotFoundError, IntegrityError, NotFoundError
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES
-from imagestore.oci.digest import Digest
-from imagestore.oci.gc_labels import MAX_LABEL_BYTES
+from imagestore.oci import MAX_DOCUMENT_BYTES, MAX_LABEL_BYTES, Digest
 from imagestore.publish.content_writes import Written
 from imagestore.publish.model import ContentWay
 from imagestore.util.failpoint import reach
@@ -24,9 +22,8 @@ from imagestore.util.failpoint import reach
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from imagestore.content.api import ContentStore
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.reference import Reference
+    from imagestore.content import ContentStore
+    from imagestore.oci import Descriptor, Reference
     from imagestore.publish.containerd import Containerd
     from imagestore.publish.content_folder import ContentFolder
     from imagestore.util.cancel import CancelToken

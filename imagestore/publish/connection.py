@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import imagestore.publish.content_writes as content_writes
 import imagestore.publish.leases as leases
 from imagestore.errors import ContentNotFoundError, PreconditionError, UnsupportedError
-from imagestore.oci.digest import Digest
+from imagestore.oci import Digest
 from imagestore.publish.content_folder import ContentFolder
 from imagestore.publish.model import ContentWay
 from imagestore.publish.unpacked import UnpackedImages
@@ -23,11 +23,11 @@ from imagestore.publish.unpacked import UnpackedImages
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from imagestore.content.api import ContentStore
+    from imagestore.content import ContentStore
     from imagestore.publish.containerd import Containerd
     from imagestore.publish.containerd_values import Plugins
     from imagestore.publish.wanted import Owner
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
 
 log = logging.getLogger(__name__)
 

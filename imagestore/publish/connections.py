@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from imagestore.publish.image_states import ImageStates
     from imagestore.publish.owner_lock import OwnerLock
     from imagestore.publish.wanted import Owner
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
 
 
 class Connections:

@@ -13,7 +13,7 @@ from imagestore.util.failpoint import reach
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from imagestore.oci.reference import Reference
+    from imagestore.oci import Reference
     from imagestore.publish.blobs import BlobBringer
     from imagestore.publish.containerd import Containerd
     from imagestore.publish.model import ContentWay

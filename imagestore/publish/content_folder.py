@@ -17,24 +17,27 @@ import errno
 import os
 import re
 import secrets
+import shutil
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import IntegrityError
-from imagestore.oci.digest import Digest, Verifier
+from imagestore.oci import Digest, Verifier
 from imagestore.publish.model import ContentWay
 from imagestore.util.failpoint import reach
-from imagestore.util.files import reflink, sync_directory
+from imagestore.util.file_calls import reflink
+from imagestore.util.files import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci import Descriptor
     from imagestore.util.cancel import CancelToken
 
 #: Names of ours beside ``blobs``, where containerd never looks: only while a file is written, or replaces another.
 _SCRATCH: Final = re.compile(r"imagestore-[0-9a-f]+-[0-9a-f]{16}")
 _COPY_BYTES: Final = 1 << 30
+_PIECE_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 1 << 20
 _READ_ONLY: Final = 0o444
 _PROBE_BYTES: Final = 50
@@ -189,11 +192,8 @@ class ContentFolder:
     def _write(self, source: Path, target: Path) -> None:
         """Write a file that has no name in ``blobs`` until it is whole."""
         with open(source, "rb") as file:
-            try:
-                descriptor = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                if error.errno not in _NO_NAMELESS:
-                    raise
+            descriptor = _nameless(target.parent)
+            if descriptor is None:
                 waiting = self._scratch_name()
                 try:
                     self._write_named(file.fileno(), waiting)
@@ -218,8 +218,22 @@ class ContentFolder:
             os.close(descriptor)
 
 
+def _nameless(folder: Path) -> int | None:
+    """A new file without a name; None where the system or the file system has no such files."""
+    if not hasattr(os, "O_TMPFILE"):
+        return None
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in _NO_NAMELESS:
+            raise
+        return None
+
+
 def _copy_range(target: int, source: int) -> bool:
-    """Copy the rest of a file; returns whether its file systems can do that between them."""
+    """Copy the rest of a file; returns whether the kernel can do that between its file systems."""
+    if not hasattr(os, "copy_file_range"):
+        return False
     try:
         while os.copy_file_range(source, target, _COPY_BYTES):
             pass
@@ -233,7 +247,7 @@ def _copy_range(target: int, source: int) -> bool:
 def _fill(target: int, source: int) -> None:
     """Copy a file into an empty one: by sharing its blocks, or in the kernel; then make it read-only and durable."""
     if not reflink(target, source) and not _copy_range(target, source):
-        while os.sendfile(target, source, None, _COPY_BYTES):
-            pass
+        with open(source, "rb", closefd=False) as given, open(target, "wb", closefd=False) as copy:
+            shutil.copyfileobj(given, copy, _PIECE_BYTES)
     os.fchmod(target, _READ_ONLY)
     os.fsync(target)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import BinaryIO
 
-    from imagestore.oci.digest import Digest
+    from imagestore.oci import Digest
     from imagestore.publish.containerd import Containerd
     from imagestore.util.cancel import CancelToken
     from imagestore.util.grpc_channel import Exchange

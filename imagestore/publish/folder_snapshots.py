@@ -15,25 +15,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, InvalidInputError, NotFoundError, PreconditionError
-from imagestore.oci.digest import VERIFIABLE, Digest
-from imagestore.oci.image_config import chain_id as chain_of
-from imagestore.registry.events import ignore
-from imagestore.store.unpack.layer_work import LayerUnpacker, close_new, entry_named, refuse_unable
-from imagestore.store.unpack.limits import UnpackLimits
-from imagestore.store.unpack.stacked import unpack_onto
+from imagestore.events import ignore
+from imagestore.oci import VERIFIABLE, Digest
+from imagestore.oci import chain_id as chain_of
+from imagestore.store import StackedUnpacker, UnpackLimits
 from imagestore.util.cancel import CancelToken
-from imagestore.util.failpoint import reach
 from imagestore.util.file_locks import flock_shared
-from imagestore.util.files import sync_file_system, write_refusal
-from imagestore.util.partial import FOLDER, new_folder, remove_folder, remove_leftovers
+from imagestore.util.files import write_refusal
+from imagestore.util.partial import FOLDER, remove_folder, remove_leftovers
 from imagestore.util.root_folder import refuse_untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.content.api import ContentStore
+    from imagestore.content import ContentStore
+    from imagestore.events import Observer
     from imagestore.publish.snapshots import SnapshotLayer
-    from imagestore.registry.events import Observer
 
 _TREE: Final = "fs"
 _CLOSED: Final = 0o700
@@ -66,10 +63,11 @@ class FolderSnapshots:
         cancel: CancelToken | None = None,
     ) -> None:
         self.root = Path(root).absolute()
-        self._is_rootless = os.geteuid() != 0 if is_rootless is None else is_rootless
+        is_rootless = os.geteuid() != 0 if is_rootless is None else is_rootless
         self._cancel = cancel or CancelToken()
-        self._unpacker = LayerUnpacker(content, limits or UnpackLimits(), observer, self._cancel)
-        refuse_unable(is_rootless=self._is_rootless)
+        self._unpacker = StackedUnpacker(
+            content, limits or UnpackLimits(), is_rootless=is_rootless, observer=observer, cancel=self._cancel
+        )
         refuse_untrusted(self.root)
         for folder in (self.root, *(self.root / algorithm for algorithm in sorted(VERIFIABLE))):
             try:
@@ -113,14 +111,8 @@ class FolderSnapshots:
             return
         path = str(self._folder(chain_id))
         try:
-            with self._read(parent) as below, new_folder(path, cancel=self._unpacker.cancel) as top, entry_named(path):
-                close_new(top)
-                os.mkdir(_TREE, _CLOSED, dir_fd=top)
-                with _opened(_TREE, top) as tree:
-                    unpack_onto(below, tree, layer.blob, layer.diff_id, self._unpacker, is_rootless=self._is_rootless)
-                # Who finds the chain after a loss of power must not find empty files in it.
-                reach("snapshot-sync")
-                sync_file_system(top)
+            with self._read(parent) as below:
+                self._unpacker.unpack(below, path, _TREE, layer.blob, layer.diff_id)
         except AlreadyExistsError:
             if not self.has(chain_id):
                 raise

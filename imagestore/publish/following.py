@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from imagestore.publish.publisher import Publisher
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,9 @@ class PublishFollower:
         self._wake = threading.Event()
         self._images_changed = threading.Event()
         self._containers_changed = threading.Event()
+        # Set when containerd was away, or a comparison failed: nothing of what was seen before counts.
+        self._must_compare = threading.Event()
+        self._must_compare.set()
         #: Set while the stream of events stands.
         self._listening = threading.Event()
         # Held to say that containerd is followed, or that the stream was lost: the other thread must not unsay that.
@@ -159,6 +162,7 @@ class PublishFollower:
         with self._saying:
             self.reason = reason
             self._listening.clear()
+        self._must_compare.set()
         self._publisher.disconnected()
         self._heard()
 
@@ -177,7 +181,6 @@ class PublishFollower:
             try:
                 self._state()
                 if not self._listening.is_set():
-                    self._full_at = 0.0  # after a connection everything is compared
                     continue
                 has_compared = self._look()
             except ImageStoreError as error:
@@ -203,12 +206,15 @@ class PublishFollower:
         now = time.monotonic()
         with self._lend() as store:
             number = store.metadata.generation()
-        is_full = now >= self._full_at or self._publisher.known_connection is None
+        is_new = self._must_compare.is_set() or self._publisher.known_connection is None
+        is_full = is_new or now >= self._full_at
         is_second = self._second_at is not None and now >= self._second_at
         has_changed = self._images_changed.is_set() or number != self._number or number is None
         has_compared = is_full or is_second or has_changed
         if has_compared:
+            # Before it begins: what happens meanwhile asks for another one.
             self._images_changed.clear()
+            self._must_compare.clear()
             self._publisher.begin_reconcile(is_full=is_full)
             self.reconciles += 1
             self._number = number
@@ -220,7 +226,7 @@ class PublishFollower:
         for image_id in self._publisher.states.due():
             self._publisher.begin(image_id)
         if is_full:
-            if not self._full_at:
+            if is_new:
                 self._second_at = now + _SECOND_LOOK_SECONDS
             self._full_at = time.monotonic() + self._repair_seconds
         return has_compared
@@ -245,7 +251,7 @@ class PublishFollower:
         if self.reason != str(error):
             log.error("can't publish", extra={"error": str(error), "hint": hint})
         self.reason = str(error)
-        self._full_at = 0.0
+        self._must_compare.set()
         self._publisher.disconnected()
         self._state()
         self._heard()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from imagestore.publish.image_states import Entry, ImageStates, PublishTotals
     from imagestore.publish.model import ContentWay
     from imagestore.publish.wanted import WantedImage
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
     from imagestore.util.cancel import CancelToken
 
 log = logging.getLogger(__name__)

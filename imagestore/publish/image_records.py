@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from imagestore.publish.containerd import Containerd
     from imagestore.publish.publication import Publication
     from imagestore.publish.wanted import ActualImage, Difference, Owner, WantedImage
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from imagestore.publish.containerd import image_of_container
 
 if TYPE_CHECKING:
     from imagestore.publish.containerd import Containerd
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
 
 
 def containers_by_image(client: Containerd) -> dict[str, list[str]]:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 import imagestore.publish.owner_state as owner_state
-from imagestore.content.disk import translated
-from imagestore.content.locks import FileLock, is_taken
 from imagestore.errors import StoreBusyError, StoreCorruptError, StoreError
 from imagestore.publish.owner_state import OwnerState
+from imagestore.util.disk_errors import translated
+from imagestore.util.file_locks import FileLock, is_taken
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.content.disk import translated
 from imagestore.errors import StoreCorruptError
 from imagestore.publish.model import ContentWay, ImageState
+from imagestore.util.disk_errors import translated
 from imagestore.util.files import TooLongError, read_regular, replace
 
 if TYPE_CHECKING:

@@ -29,15 +29,11 @@ from imagestore.errors import (
     NotFoundError,
     ServiceUnavailableError,
 )
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES
-from imagestore.oci.digest import Verifier
-from imagestore.oci.image_config import chain_ids, image_config
-from imagestore.oci.manifest import Manifest
-from imagestore.oci.reference import Reference
+from imagestore.oci import MAX_DOCUMENT_BYTES, Manifest, Reference, Verifier, chain_ids, config_of
 from imagestore.publish.containerd_snapshots import ContainerdSnapshots, DamagedLayerError
 from imagestore.publish.model import ContentWay
 from imagestore.publish.snapshots import SnapshotLayer
-from imagestore.store.maintenance.check import CheckReport
+from imagestore.store import CheckReport
 from imagestore.util.cancel import CancelToken
 from imagestore.util.failpoint import reach
 
@@ -45,14 +41,13 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from imagestore.content.api import ContentStore
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
+    from imagestore.content import ContentStore
+    from imagestore.oci import Descriptor, Digest
     from imagestore.publish.blobs import BlobBringer
     from imagestore.publish.containerd import Containerd
     from imagestore.publish.snapshots import SnapshotTarget
     from imagestore.publish.wanted import Owner, WantedImage
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +119,7 @@ class ImageDocuments:
         if not manifest.is_image:
             raise NotRunnableError(what, ["it is an artifact, and has no root filesystem"])
         raw = content.read(manifest.config.digest, limit_bytes=MAX_DOCUMENT_BYTES)
-        config = image_config(manifest, raw, what=f"image config {manifest.config.digest}")
+        config = config_of(manifest, raw, what=f"image config {manifest.config.digest}")
         if config is None:
             raise NotRunnableError(what, ["its config describes no root filesystem"])
         pairs = zip(manifest.layers, config.diff_ids, strict=True)

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ImageStoreError, InvalidInputError, PreconditionError, ServiceUnavailableError
+from imagestore.events import ignore
 from imagestore.publish.connection import CONTENT_MODES
 from imagestore.publish.connections import Connections
 from imagestore.publish.containerd import Containerd
@@ -27,7 +28,6 @@ from imagestore.publish.reconciling import RunningReconcile, results
 from imagestore.publish.status import StatusReader, image_ids_of
 from imagestore.publish.waiting import OwnerWatch
 from imagestore.publish.wanted import Owner
-from imagestore.registry.events import ignore
 from imagestore.util.cancel import CancelToken
 from imagestore.util.machine import machine_mark
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from imagestore.oci.digest import Digest
+    from imagestore.events import Observer
+    from imagestore.oci import Digest
     from imagestore.publish.connection import Connection
     from imagestore.publish.model import PublisherStatus, ReconcileReport
-    from imagestore.registry.events import Observer
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
 
 log = logging.getLogger(__name__)
 

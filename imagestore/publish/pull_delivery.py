@@ -14,20 +14,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ContentNotFoundError, ImageStoreError
-from imagestore.oci.reference import Reference
+from imagestore.events import BlobDone, Selected
+from imagestore.oci import Reference
 from imagestore.publish.publication import ImageDocuments, NotRunnableError, Publication
-from imagestore.registry.events import BlobDone, Selected
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor, Future
 
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
+    from imagestore.events import Event, Observer
+    from imagestore.oci import Descriptor, Digest
     from imagestore.publish.image_states import Entry, ImageStates
     from imagestore.publish.publication import PublishContext
-    from imagestore.registry.events import Event, Observer
 
 log = logging.getLogger(__name__)
 

@@ -6,15 +6,15 @@ import concurrent.futures
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import OperationCancelledError
+from imagestore.events import PartAdvanced, ignore
 from imagestore.publish.model import ImageState, ReconcileReport
-from imagestore.registry.events import PartAdvanced, ignore
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
+    from imagestore.events import Observer
     from imagestore.publish.image_states import ImageStates
-    from imagestore.registry.events import Observer
     from imagestore.util.cancel import CancelToken
 
 #: Between two looks at the token of who waits.

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
+    from imagestore.oci import Descriptor, Digest
 
 
 @dataclass(frozen=True, slots=True)

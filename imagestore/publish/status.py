@@ -25,7 +25,7 @@ from imagestore.publish.owner_state import ImageNote, OwnerState
 from imagestore.publish.publication import ImageDocuments, NotRunnableError
 from imagestore.publish.unpacked import UnpackedImages
 from imagestore.publish.wanted import difference, left_to_others
-from imagestore.store.record_lookup import not_found
+from imagestore.store import not_found
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from imagestore.publish.model import ContentWay
     from imagestore.publish.owner_lock import OwnerLock
     from imagestore.publish.wanted import ActualImage, Difference, Owner, WantedImage
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
 
 #: States that only the process at work knows.
 _OF_WORK = frozenset({ImageState.PUBLISHING, ImageState.FAILED, ImageState.REMOVING})

@@ -11,8 +11,8 @@ from imagestore.publish.publication import ImageDocuments
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from imagestore.content.api import ContentStore
-    from imagestore.oci.descriptor import Descriptor
+    from imagestore.content import ContentStore
+    from imagestore.oci import Descriptor
     from imagestore.publish.containerd import Containerd
     from imagestore.publish.wanted import WantedImage
 

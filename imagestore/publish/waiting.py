@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from imagestore.publish.image_records import RecordKeeper
     from imagestore.publish.owner_lock import OwnerLock
     from imagestore.publish.wanted import Difference, Owner
-    from imagestore.store.image_store import ImageStore
+    from imagestore.store import ImageStore
     from imagestore.util.cancel import CancelToken
 
 _LOOK_SECONDS: Final = 0.25

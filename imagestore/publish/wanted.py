@@ -20,14 +20,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.oci.gc_labels import MAX_LABEL_BYTES
-from imagestore.oci.reference import Reference
+from imagestore.oci import MAX_LABEL_BYTES, Reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from imagestore.metadata.records import ImageRecord
-    from imagestore.oci.descriptor import Descriptor
+    from imagestore.metadata import ImageRecord
+    from imagestore.oci import Descriptor
     from imagestore.util.machine import MachineMark
 
 #: Labels that containerd's CRI plugin sets itself. Without the first one it takes a record for a foreign one and makes

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import imagestore.registry.manifests as manifests
 from imagestore.errors import ReferenceNotFoundError
+from imagestore.events import ignore
 from imagestore.oci import digest as digests
 from imagestore.registry.auth.access import Access, NoLogin
 from imagestore.registry.blob_ranges import ParallelStream
 from imagestore.registry.blob_sources import allowed_sources, inline_body, open_blob, range_field
 from imagestore.registry.blobs import BlobStream, ByteRange
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
-from imagestore.registry.events import ignore
 from imagestore.registry.limits import TransferSlots
 from imagestore.registry.listing import Referrers, list_referrers, list_repositories, list_tags
 from imagestore.registry.manifests import ask_head, confirm_by_digest, read_document, read_verified, unheard
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from typing import Self
 
+    from imagestore.events import Observer
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
     from imagestore.registry.blobs import BlobReader, Body
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint
-    from imagestore.registry.events import Observer
     from imagestore.registry.transport.messages import Sender
     from imagestore.util.cancel import CancelToken
 

@@ -19,9 +19,9 @@ from imagestore.errors import DocumentError, ProtocolError, ReferenceNotFoundErr
 from imagestore.oci import digest as digests
 from imagestore.oci import media_types
 from imagestore.oci.decode import MAX_INDEX_BYTES, decode, limit_of
+from imagestore.oci.grammar import PATH, TAG
 from imagestore.oci.index import Index
 from imagestore.oci.media_types import Kind
-from imagestore.oci.reference import PATH, TAG
 from imagestore.oci.referrers import TAG_DIGITS, fallback_tag
 from imagestore.registry.content_coding import read_decoded
 from imagestore.registry.errors_body import failure

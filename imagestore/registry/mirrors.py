@@ -25,16 +25,16 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
+from imagestore.events import SourceSwitched
 from imagestore.oci.digest import Digest
-from imagestore.registry.events import SourceSwitched
 from imagestore.util.files import opener, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from imagestore.errors import ImageStoreError
+    from imagestore.events import Observer
     from imagestore.registry.endpoints import Endpoint
-    from imagestore.registry.events import Observer
     from imagestore.registry.transport.addresses import Origin
 
 T = TypeVar("T")

@@ -18,9 +18,9 @@ from imagestore.errors import (
     ProtocolError,
     RegistryError,
 )
+from imagestore.events import Noticed
 from imagestore.registry.endpoints import PUSH
 from imagestore.registry.errors_body import failure
-from imagestore.registry.events import Noticed
 from imagestore.registry.manifests import accepted, announced_digest, read_document, unheard
 from imagestore.registry.presence import is_there
 from imagestore.registry.referrer_list import ReferrerList
@@ -30,11 +30,11 @@ from imagestore.registry.uploads import BlobUpload
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from imagestore.events import BlobUploaded
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
     from imagestore.registry.endpoints import Endpoint
-    from imagestore.registry.events import BlobUploaded
     from imagestore.registry.limits import TransferSlots
     from imagestore.registry.session import Session
     from imagestore.registry.transport.messages import Response

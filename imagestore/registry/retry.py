@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Final
 import httpx
 
 from imagestore.errors import RateLimitedError, RegistryUnavailableError
-from imagestore.registry.events import Waiting
+from imagestore.events import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imagestore.errors import ImageStoreError
-    from imagestore.registry.events import Observer
+    from imagestore.events import Observer
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.transport.messages import Response
     from imagestore.util.cancel import CancelToken

@@ -21,8 +21,8 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
+from imagestore.events import Noticed, Waiting
 from imagestore.registry.errors_body import failure, hide_secrets, redact, secrets_in, warning_texts
-from imagestore.registry.events import Noticed, Waiting
 from imagestore.registry.retry import (
     TRANSIENT_STATUSES,
     backoff_seconds,
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from imagestore.events import Observer
     from imagestore.registry.auth.access import Access
     from imagestore.registry.endpoints import Endpoint
-    from imagestore.registry.events import Observer
     from imagestore.registry.limits import Slot
     from imagestore.registry.operation import Operation
     from imagestore.registry.policy import TransferPolicy

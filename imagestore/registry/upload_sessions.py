@@ -10,15 +10,15 @@ A note is locked while its upload runs: two uploads to one URL would corrupt eac
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.oci.digest import Digest
+from imagestore.util.files import open_regular
+from imagestore.util.try_lock import try_lock
 
 if TYPE_CHECKING:
     from imagestore.registry.transport.addresses import Origin
@@ -28,7 +28,6 @@ FOLDER: Final = "uploads"
 #: Registries forget uploads after some days; distribution's default is a week.
 _OLDEST_SECONDS: Final = 24 * 3600.0
 _MOST_BYTES: Final = 8192
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @dataclass(slots=True)
@@ -48,14 +47,15 @@ class UploadNote:
             # A note that can't be written, or only in part, costs an upload from the beginning.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, 0)
-                os.pwrite(self._descriptor, (location if is_lasting else "").encode(), 0)
+                os.lseek(self._descriptor, 0, os.SEEK_SET)
+                os.write(self._descriptor, (location if is_lasting else "").encode())
 
 
 @contextlib.contextmanager
 def upload_note(folder: str, origin: Origin, repository: str, digest: Digest) -> Iterator[UploadNote]:
     """The note of a blob's upload, locked, in a folder that is made when first needed.
 
-    It is in memory only without a folder, and if another process has locked it.
+    It is in memory only without a folder, if another process has locked it, and where there are no locks (Windows).
     """
     path = os.path.join(folder, Digest.of(f"{origin} {repository} {digest}".encode()).encoded)
     descriptor = _locked(path) if folder else None
@@ -76,15 +76,14 @@ def _locked(path: str) -> int | None:
     """A descriptor of the file, locked; None if that fails."""
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        descriptor = os.open(path, _FLAGS, 0o600)
+        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
     except OSError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        is_ours = try_lock(descriptor)
     except OSError:
-        is_file = False
-    if not is_file:
+        is_ours = False
+    if not is_ours:
         os.close(descriptor)
         return None
     return descriptor
@@ -93,7 +92,7 @@ def _locked(path: str) -> int | None:
 def _read(descriptor: int) -> str:
     """What was noted; empty for nothing, too old, or no text."""
     age = time.time() - os.fstat(descriptor).st_mtime
-    raw = os.pread(descriptor, _MOST_BYTES + 1, 0)
+    raw = os.read(descriptor, _MOST_BYTES + 1)
     if not 0 <= age <= _OLDEST_SECONDS or len(raw) > _MOST_BYTES or not raw.isascii():
         return ""
     text = raw.decode("ascii")

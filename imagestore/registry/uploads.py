@@ -28,10 +28,10 @@ from imagestore.errors import (
     RegistryError,
     SizeMismatchError,
 )
+from imagestore.events import BlobUploaded, BlobUploading
 from imagestore.oci.digest import Verifier
 from imagestore.oci.media_types import OCTETS
 from imagestore.registry.errors_body import failure
-from imagestore.registry.events import BlobUploaded, BlobUploading
 from imagestore.registry.presence import is_there, named
 from imagestore.registry.retry import is_transient
 from imagestore.registry.session import Call, Content

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidResourcesError
 from imagestore.resources.cpu import DEFAULT_PERIOD, MAXIMUM_SHARES, MINIMUM_SHARES
-from imagestore.resources.quantity import INT64, UINT64, quotient
+from imagestore.util.quantity import INT64, UINT64, quotient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ import enum
 from typing import Final
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources.quantity import clamp, quotient
+from imagestore.util.quantity import clamp, quotient
 
 
 class Mapping(enum.Enum):

@@ -23,8 +23,8 @@ from imagestore.resources.linux import (
 from imagestore.resources.node import SwapBehavior
 from imagestore.resources.pod import CPU, MEMORY
 from imagestore.resources.qos import QosClass, burstable_request, counting_container, qos_class, remainder
-from imagestore.resources.quantity import byte_count, milli_cpu
 from imagestore.resources.windows import MAXIMUM, MINIMUM_SHARES, Isolation, exclusive_fields
+from imagestore.util.quantity import byte_count, milli_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from imagestore.resources.node import KubeletSettings, Node
     from imagestore.resources.oci_spec import CpuConflict
     from imagestore.resources.pod import Container, Pod
-    from imagestore.resources.quantity import Quantity
+    from imagestore.util.quantity import Quantity
 
 _ORIGINS: Final = {
     "cpu.shares": "cpu_shares",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
 from imagestore.resources.messages import HugepageLimit
 from imagestore.resources.pod import HUGE_PAGES_PREFIX
-from imagestore.resources.quantity import MAXIMUM_BINARY, UINT64, ZERO, Quantity, byte_count, fitting, parse
+from imagestore.util.quantity import MAXIMUM_BINARY, UINT64, ZERO, Quantity, byte_count, fitting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ def page_bytes(resource_name: str) -> int:
     """
     if not resource_name.startswith(HUGE_PAGES_PREFIX):
         raise InvalidResourcesError(f"resource {resource_name!r}: expected {HUGE_PAGES_PREFIX}<size>")
-    return byte_count(parse(resource_name.removeprefix(HUGE_PAGES_PREFIX)), f"page size of {resource_name!r}")
+    return byte_count(Quantity.parse(resource_name.removeprefix(HUGE_PAGES_PREFIX)), f"page size of {resource_name!r}")
 
 
 def page_size_text(size: int) -> str:
@@ -54,12 +54,12 @@ def page_size_text(size: int) -> str:
 def expected(resource_name: str, amount: Quantity) -> str:
     """What the API server expects instead of a non-negative amount of ``hugepages-<size>``; empty if it accepts it.
 
-    >>> from imagestore.resources.quantity import parse
-    >>> expected("hugepages-2Mi", parse("3Mi")), expected("hugepages-2Mi", parse("4Mi"))
+    >>> from imagestore.util.quantity import Quantity
+    >>> expected("hugepages-2Mi", Quantity.parse("3Mi")), expected("hugepages-2Mi", Quantity.parse("4Mi"))
     ('a multiple of the page size, such as 4Mi', '')
     """
     try:
-        size = parse(resource_name.removeprefix(HUGE_PAGES_PREFIX))
+        size = Quantity.parse(resource_name.removeprefix(HUGE_PAGES_PREFIX))
     except InvalidQuantityError:
         size = ZERO
     if size.exponent < 0 or not ZERO < size <= _LARGEST:

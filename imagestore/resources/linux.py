@@ -22,14 +22,14 @@ from imagestore.resources.messages import LinuxContainerResources
 from imagestore.resources.node import CgroupVersion, MemoryReservationPolicy, SwapBehavior
 from imagestore.resources.pod import CPU, MEMORY, effective_limits, pod_limits, pod_requests
 from imagestore.resources.qos import QosClass, oom_score_adjust, qos_class
-from imagestore.resources.quantity import INT64, ZERO, byte_count, fitting, milli_cpu
+from imagestore.util.quantity import INT64, ZERO, byte_count, fitting, milli_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.resources.node import KubeletSettings, Node
     from imagestore.resources.pod import Container, Pod
-    from imagestore.resources.quantity import Quantity
+    from imagestore.util.quantity import Quantity
 
 MEMORY_MIN: Final = "memory.min"
 MEMORY_LOW: Final = "memory.low"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from imagestore.errors import InvalidResourcesError
 from imagestore.resources.cgroup import check_unified
-from imagestore.resources.quantity import INT64, UINT16, UINT64, fitting
 from imagestore.resources.windows import Isolation, by_precedence, exclusive_fields
+from imagestore.util.quantity import INT64, UINT16, UINT64, fitting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

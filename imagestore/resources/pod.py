@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from imagestore.resources.quantity import ZERO, Quantity
+from imagestore.util.quantity import ZERO
+from imagestore.util.quantity import Quantity as Quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

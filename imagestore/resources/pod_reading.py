@@ -26,8 +26,8 @@ from imagestore.resources.pod import (
     is_pod_level,
     with_defaults,
 )
-from imagestore.resources.quantity import MILLI, Quantity, from_json
 from imagestore.util.known_members import did_you_mean, nearest
+from imagestore.util.quantity import MILLI, Quantity, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidResourcesError
 from imagestore.resources.pod import CPU, MEMORY, container_requests
-from imagestore.resources.quantity import byte_count, quotient
+from imagestore.util.quantity import byte_count, quotient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.resources.pod import Container, Pod
-    from imagestore.resources.quantity import Quantity
+    from imagestore.util.quantity import Quantity
 
 
 class QosClass(enum.Enum):

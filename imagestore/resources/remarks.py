@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 import imagestore.resources.placement as placement
 from imagestore.resources.documents import VERSIONS, object_in, pod_in
 from imagestore.resources.pod import CPU, EPHEMERAL_STORAGE, MEMORY
-from imagestore.resources.quantity import Quantity
 from imagestore.util.known_members import Table, did_you_mean, leaves, unknown
+from imagestore.util.quantity import Quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

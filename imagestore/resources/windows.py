@@ -28,7 +28,7 @@ from imagestore.errors import InvalidResourcesError
 from imagestore.resources.cpu import MILLI_PER_CPU, Mapping
 from imagestore.resources.messages import WindowsContainerResources
 from imagestore.resources.pod import CPU, MEMORY
-from imagestore.resources.quantity import INT64, byte_count, clamp, fitting, milli_cpu, quotient
+from imagestore.util.quantity import INT64, byte_count, clamp, fitting, milli_cpu, quotient
 
 if TYPE_CHECKING:
     from imagestore.resources.node import KubeletSettings, Node

@@ -13,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError, ImageStoreError, ServerError
+from imagestore.util.distribution import install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +58,7 @@ class Metrics:
         except ImportError as error:
             raise ConfigError(
                 "metrics: expected the package prometheus_client, it is not installed",
-                hint="pip install 'imagestore[metrics]'",
+                hint=install_hint("metrics"),
             ) from error
         registry = self._registry = CollectorRegistry()
         self._calls = Counter(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from imagestore.config.model import PublishSettings
+    from imagestore.events import Observer
     from imagestore.oci.digest import Digest
-    from imagestore.registry.events import Observer
     from imagestore.store.workers import StoreWorkers
     from imagestore.util.cancel import CancelToken
 

@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError
+from imagestore.util.distribution import install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +36,7 @@ class Tracing:
         except ImportError as error:
             raise ConfigError(
                 "tracing: expected the package opentelemetry-sdk, it is not installed",
-                hint="pip install 'imagestore[tracing]'",
+                hint=install_hint("tracing"),
             ) from error
         # Its own provider: an embedder's global one is the embedder's.
         self._provider = TracerProvider(resource=Resource.create({"service.name": "imagestore"}))

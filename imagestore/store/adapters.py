@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from imagestore.config.model import BucketSettings
-from imagestore.content.disk import make_directory, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.metadata.sqlite.location import refuse_missing
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store import leases
+from imagestore.util.disk_errors import translated
+from imagestore.util.distribution import install_hint
+from imagestore.util.files import make_directory
 from imagestore.util.logins import without_login
 from imagestore.util.root_folder import is_database, is_foreign_address, refuse_untrusted
+from imagestore.util.sqlite_version import check_sqlite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -116,6 +119,7 @@ def _open_metadata(root: Path, *, clock: Callable[[], float], is_making: bool, i
     Raises:
         StoreError: the folder can't be used.
     """
+    check_sqlite()
     database = root / "metadata.db"
     refuse_untrusted(root)
     if is_making:
@@ -163,7 +167,7 @@ def _open_shared(
     except ImportError as error:
         raise ConfigError(
             "a store at postgresql://: expected the packages psycopg and psycopg_pool, they can't be imported",
-            hint="pip install 'imagestore[postgres]'",
+            hint=install_hint("postgres"),
         ) from error
 
     with contextlib.ExitStack() as stack:

@@ -104,9 +104,9 @@ class Image:
         if not manifest.is_image:
             return None
         raw = self._document(self.id)
-        from imagestore.oci.image_config import image_config
+        from imagestore.oci.image_config import config_of
 
-        return image_config(manifest, raw, what=f"image config {self.id}")
+        return config_of(manifest, raw, what=f"image config {self.id}")
 
     @property
     def layers(self) -> tuple[Descriptor, ...]:

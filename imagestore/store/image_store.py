@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from imagestore.config import Config
     from imagestore.config.model import BucketSettings
     from imagestore.content.api import ContentStore
+    from imagestore.events import Event, Observer
     from imagestore.metadata.api import MetadataStore
     from imagestore.oci.digest import Digest
     from imagestore.oci.select import Selection
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.client_factory import Transport
     from imagestore.registry.credentials.model import CredentialLookup
-    from imagestore.registry.events import Event, Observer
     from imagestore.registry.policy import TransferPolicy
     from imagestore.store.archive.exporting import ExportOptions, ExportReport
     from imagestore.store.archive.importing import ImportOptions, ImportReport

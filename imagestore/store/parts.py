@@ -9,21 +9,21 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 import imagestore.platforms as platforms
-from imagestore.content.disk import translated
 from imagestore.errors import UnknownRuntimeHandlerError
 from imagestore.metadata.sqlite.failures import closed
 from imagestore.util import long_waits
 from imagestore.util.cancel import CancelGroup
+from imagestore.util.disk_errors import translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from imagestore.config import Config
+    from imagestore.events import Observer
     from imagestore.platforms import Platform
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.client_factory import Transport
     from imagestore.registry.credentials.model import CredentialLookup
-    from imagestore.registry.events import Observer
     from imagestore.registry.policy import TransferPolicy
     from imagestore.store.adapters import Adapters
     from imagestore.store.pull.verify import ImageVerifier
@@ -159,6 +159,6 @@ class StoreParts:
 
 def _notice(observer: Observer, line: str) -> None:
     # Loading all events would make every store slower to open.
-    from imagestore.registry.events import Noticed
+    from imagestore.events import Noticed
 
     observer(Noticed(line))

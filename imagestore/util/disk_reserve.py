@@ -16,6 +16,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from imagestore.util.file_calls import allocate
 from imagestore.util.files import open_regular
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Ballast:
         with contextlib.suppress(OSError):
             descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
             try:
-                _allocate(descriptor)
+                allocate(descriptor, BALLAST_BYTES)
             except OSError:
                 os.unlink(self.path)
                 raise
@@ -86,14 +87,3 @@ class Ballast:
     @property
     def _second(self) -> Path:
         return self.path.with_name(f"{self.path.name}.inode")
-
-
-def _allocate(descriptor: int) -> None:
-    try:
-        os.posix_fallocate(descriptor, 0, BALLAST_BYTES)
-    except OSError as error:
-        # Not every file system and C library allocates; bytes take the same space.
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise
-        if os.pwrite(descriptor, bytes(BALLAST_BYTES), 0) < BALLAST_BYTES:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error

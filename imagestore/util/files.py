@@ -11,22 +11,26 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
+import sys
 import uuid
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, InvalidInputError, PreconditionError
+from imagestore.util.disk_errors import translated
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from imagestore.errors import ImageStoreError
 
     StrPath = str | os.PathLike[str]
 
+#: Number, time of change and size of a file.
+Signature = tuple[int, int, int]
 _KINDS: Final = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFCHR: "a device",
@@ -34,7 +38,8 @@ _KINDS: Final = {
     stat.S_IFSOCK: "a socket",
 }
 _OPEN_FILES: Final = "/dev/"
-_SAFE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: Windows has none of these; its folders have no FIFOs, and its programs inherit no files by themselves.
+_NO_FOLLOW, _NO_WAIT, _NOT_INHERITED = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"))
 #: Errors that say that the path is wrong; a later try would fail too.
 _OF_PATHS: Final = {
     errno.ENOENT,
@@ -48,8 +53,6 @@ _OF_PATHS: Final = {
 }
 _TAKEN: Final = {errno.EEXIST, errno.ENOTEMPTY}
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# _IOW(0x94, 9, int) of linux/fs.h; the same on every architecture whose direction bits are the usual ones.
-_FICLONE: Final = 0x40049409
 FULL_HINT: Final = "free space there, or choose another place"
 
 
@@ -83,7 +86,7 @@ def check_regular(path: StrPath) -> None:
 
 
 def _opener(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, flags | _NO_WAIT | _NOT_INHERITED)
     try:
         _refuse_others(os.fstat(descriptor).st_mode, path)
     except OSError:
@@ -107,7 +110,9 @@ def open_regular(path: StrPath, flags: int, mode: int = 0o600) -> int:
     Raises:
         OSError: it can't be opened; ELOOP for a link, EINVAL for what is no regular file.
     """
-    descriptor = os.open(path, flags | _SAFE, mode)
+    if not _NO_FOLLOW and os.path.islink(path):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
+    descriptor = os.open(path, flags | _NO_FOLLOW | _NO_WAIT | _NOT_INHERITED, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "expected a regular file", os.fspath(path))
@@ -174,10 +179,10 @@ def replace(target: str | os.PathLike[str], data: bytes, *, mode: int | None = 0
     temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.tmp")
     reach("note-write")
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOT_INHERITED
         descriptor = os.open(temporary, flags, 0o666 if mode is None else mode)
         with os.fdopen(descriptor, "wb") as file:
-            if mode is not None:
+            if mode is not None and sys.platform != "win32":
                 os.fchmod(descriptor, mode)
             file.write(data)
             file.flush()
@@ -193,42 +198,15 @@ def replace(target: str | os.PathLike[str], data: bytes, *, mode: int | None = 0
         sync_directory(folder or os.curdir)
 
 
-def sync_file_system(descriptor: int) -> None:
-    """Make all durable that is written to the file system of an open file or folder (syncfs(2)).
-
-    Raises:
-        OSError: it failed.
-    """
-    import ctypes  # Python has no call for it: os.sync() would wait for every disk of the machine
-
-    if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
-
-
 def sync_directory(path: str | os.PathLike[str]) -> None:
-    """Make the names in a folder durable."""
+    """Make the names in a folder durable; on Windows folders can't be opened, and nothing is done."""
+    if sys.platform == "win32":
+        return
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def reflink(target: int, source: int) -> bool:
-    """Let an empty file share another's blocks; returns whether that was possible.
-
-    Raises:
-        OSError: it should have been, and failed.
-    """
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-    except OSError as error:
-        # Another file system, or one that can't share blocks.
-        if error.errno in (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.EPERM):
-            return False
-        raise
-    return True
 
 
 def write_refusal(path: str | os.PathLike[str], error: OSError) -> ImageStoreError:
@@ -263,3 +241,38 @@ class StreamReader:
         buffer[:count] = self._left[:count]
         self._left = self._left[count:]
         return count
+
+
+def signature(path: Path) -> Signature | None:
+    """Changes with a file's content, where each write makes a new file; None where there is no file."""
+    with translated("look at", path):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def make_directory(path: Path, mode: int = 0o755) -> None:
+    """Make a folder and its parents durable where they are missing."""
+    make_directories([path], mode)
+
+
+def make_directories(paths: Iterable[Path], mode: int = 0o755) -> None:
+    """Make folders and their parents durable where they are missing; each parent is synced once."""
+    changed: dict[Path, None] = {}
+    try:
+        for path in paths:
+            missing = []
+            while not path.is_dir():
+                missing.append(path)
+                path = path.parent
+            for directory in reversed(missing):
+                reach("folder-make")
+                with contextlib.suppress(FileExistsError):
+                    directory.mkdir(mode)
+                changed[directory.parent] = None
+    finally:
+        # Those that were made count as there the next time.
+        for parent in changed:
+            sync_directory(parent)

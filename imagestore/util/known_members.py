@@ -1,4 +1,4 @@
-"""Unknown members of decoded objects, found by tables of the known ones, and the names that were probably meant."""
+"""Members of decoded objects: under any spelling, as Go finds them; unknown ones, and what was probably meant."""
 
 from __future__ import annotations
 
@@ -62,3 +62,29 @@ def unknown(value: Mapping[str, object], table: Table, path: str = "") -> Iterat
 def did_you_mean(meant: str) -> str:
     """The end of a message about an unknown name."""
     return f"; did you mean {meant}?" if meant else ""
+
+
+def spellings(value: Mapping[str, object], name: str) -> list[str]:
+    """The names under which an object has a member, in order.
+
+    >>> spellings({"Auths": {}, "x": 1, "auths": {}}, "auths")
+    ['Auths', 'auths']
+    """
+    folded = name.casefold()
+    return [key for key in value if key.casefold() == folded]
+
+
+def member(value: Mapping[str, object], name: str) -> object:
+    """A member under any spelling; None when it isn't there.
+
+    >>> member({"Auths": {"a": 1}, "auths": {"b": 2}}, "auths")
+    {'a': 1, 'b': 2}
+    """
+    found: object = None
+    for key in spellings(value, name):
+        one = value[key]
+        if isinstance(found, dict) and isinstance(one, dict):
+            found = {**found, **one}
+        elif one is not None:
+            found = one
+    return found

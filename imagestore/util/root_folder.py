@@ -1,8 +1,9 @@
 """A store's root: the address of a database that machines share, or a folder.
 
 A folder is refused if another user may have prepared it or could change it: if it is neither root's nor this user's,
-or all users may write there. The same rules hold for the folders of sockets (server/sockets.py). Where only this user
-and root can write, nothing changes between the check and the use.
+or all users may write there. If it is a link, the folder that the link leads to is judged. The same rules hold for the
+folders of sockets (server/sockets.py). Where only this user and root can write, nothing changes between the check and
+the use.
 """
 
 from __future__ import annotations

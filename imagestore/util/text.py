@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import unicodedata
 from typing import Final
 
-# Control, format (bidirectional marks among them), surrogate, private use, line and paragraph separators.
-_UNSAFE: Final = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def printable(text: str) -> str:
-    r"""Escape what a terminal would act on.
+    r"""Escape what Python can't print: controls, formats (bidirectional marks), unassigned characters, odd spaces.
 
     >>> printable("a\x1b[31mb")
     'a\\x1b[31mb'
     """
-    if text.isascii() and text.isprintable():
-        return text
     return "".join(
-        character.encode("unicode_escape").decode("ascii") if unicodedata.category(character) in _UNSAFE else character
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
         for character in text
     )
 

@@ -15,7 +15,8 @@ import time
 import pytest
 
 from imagestore import CancelToken, Digest
-from imagestore.content.api import ContentStore, SmallBlob
+from imagestore.content import ContentStore
+from imagestore.content.api import SmallBlob
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,

@@ -16,7 +16,8 @@ import pytest
 
 from imagestore import Descriptor, Digest, MetadataStore, Platform
 from imagestore.errors import AlreadyExistsError, InvalidInputError, LeaseNotFoundError, NotFoundError
-from imagestore.metadata.records import HolderKind, ImageRecord, ListedImage, NamedImage
+from imagestore.metadata import ImageRecord, ListedImage
+from imagestore.metadata.records import HolderKind, NamedImage
 from imagestore.oci.media_types import OCI_MANIFEST
 
 A, B, C, D = (Digest.of(name.encode()) for name in "abcd")

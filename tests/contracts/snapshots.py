@@ -15,7 +15,7 @@ import pytest
 
 from imagestore import Descriptor, Digest, Image, ImageStore
 from imagestore.errors import ContentNotFoundError, ImageStoreError, IntegrityError
-from imagestore.publish.snapshots import SnapshotLayer, SnapshotTarget
+from imagestore.publish import SnapshotLayer, SnapshotTarget
 from tests.unit.store.unpack.making import REFERENCE, entry, folder, made, stored
 
 #: Lowest first.

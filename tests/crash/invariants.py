@@ -15,12 +15,10 @@ from pathlib import Path
 
 from imagestore import Digest, ImageStore
 from imagestore.errors import DocumentError, StoreError
-from imagestore.metadata.records import ImageRecord
+from imagestore.metadata import ImageRecord
 from imagestore.metadata.sqlite.copies import DatabaseCopies
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES
-from imagestore.oci.image_config import ImageConfig
-from imagestore.oci.manifest import Manifest
+from imagestore.oci import MAX_DOCUMENT_BYTES, ImageConfig, Manifest
 from imagestore.store.maintenance.rebuild import rebuild
 from tests.support.embedded import edges_of
 

@@ -11,7 +11,7 @@ import psycopg
 
 from imagestore import BucketSettings
 from imagestore.errors import ContentNotFoundError, IntegrityError
-from imagestore.oci.digest import Verifier
+from imagestore.oci import Verifier
 from tests.crash import shared_images
 from tests.crash.shared_worker import Place, opened
 

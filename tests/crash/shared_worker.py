@@ -265,7 +265,7 @@ class _Worker:
     def _hash_all(self, digests: set[Digest] | frozenset[Digest], begun: float, why: str) -> None:
         """Read every byte; what is missing or wrong is a violation while the lease lasts."""
         from imagestore.errors import ContentNotFoundError, IntegrityError
-        from imagestore.oci.digest import Verifier
+        from imagestore.oci import Verifier
 
         for digest in sorted(digests):
             verifier = Verifier(digest)

@@ -16,8 +16,8 @@ import httpx
 import obstore
 import pytest
 
-from imagestore import BlobStarted, BucketContentStore, BucketSettings, CancelToken, Digest, ImageStore
-from imagestore.content.bucket import Bucket
+from imagestore import BucketContentStore, BucketSettings, CancelToken, Digest, ImageStore
+from imagestore.content import Bucket
 from imagestore.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -30,7 +30,8 @@ from imagestore.errors import (
     StoreError,
     StoreFullError,
 )
-from imagestore.oci.digest import Verifier
+from imagestore.events import BlobStarted
+from imagestore.oci import Verifier
 from imagestore.testing import Registry, RegistryServer, build_image, synthetic_layer
 from tests.contracts.content import ContentContract
 from tests.support.ceph import SECRET_KEY, Ceph
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from imagestore import ContentStore, Event
+    from imagestore import ContentStore
+    from imagestore.events import Event
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("bucket_keys")]
 

@@ -11,7 +11,7 @@ from imagestore import CancelToken, Descriptor, Digest, platforms
 from imagestore.errors import InvalidPlatformError
 from imagestore.oci.select import Selection, select
 from imagestore.platforms import Matcher, Platform, host
-from imagestore.store.pull.sources import Documents
+from imagestore.store import Documents
 from tests.support.go_matcher import Cases, Image, answers, members, platform_of
 from tests.support.golang import compile_program
 

@@ -17,7 +17,7 @@ import httpx
 import oras.client
 import pytest
 
-from imagestore import BlobUploaded, CopyOptions, ImageStore, config, platforms
+from imagestore import CopyOptions, ImageStore, config, platforms
 from imagestore.cli.main import main
 from imagestore.errors import (
     AlreadyExistsError,
@@ -27,6 +27,7 @@ from imagestore.errors import (
     InvalidInputError,
     PreconditionError,
 )
+from imagestore.events import BlobUploaded
 from imagestore.testing import build_artifact, build_image, build_index, layer, synthetic_layer
 from tests.integration.test_registry_peers import Alice, make_certificate, write_hosts
 from tests.support.logins import HTPASSWD, PASSWORD, TokenService, token_service

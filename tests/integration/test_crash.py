@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import BlobStarted, Event, ImageStore, platforms
+from imagestore import ImageStore, platforms
+from imagestore.events import BlobStarted, Event
 from imagestore.testing import RegistryServer, build_index, synthetic_layer
 from imagestore.util.failpoint import VARIABLE
 

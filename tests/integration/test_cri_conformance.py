@@ -22,8 +22,7 @@ import pytest
 
 from imagestore import CancelToken, ImageStore, platforms
 from imagestore.containerd.service import add_proxy_content
-from imagestore.cri.client import CriImageService
-from imagestore.cri.model import ImageSpec, ServedImage
+from imagestore.cri import CriImageService, ImageSpec, ServedImage
 from imagestore.errors import DeadlineExceededError, ImageStoreError
 from imagestore.testing import Image, build_image, layer
 from tests.support.containerd_cri import containerd_cri

@@ -14,9 +14,8 @@ import psycopg
 import pytest
 
 from imagestore import Descriptor, Digest, Platform
-from imagestore.metadata.postgres import PostgresMetadataStore
+from imagestore.metadata import ImageRecord, PostgresMetadataStore
 from imagestore.metadata.postgres.database import PostgresDatabase
-from imagestore.metadata.records import ImageRecord
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.testing import Registry, build_image, synthetic_layer
 from tests.support.ceph import ACCESS_KEY, SECRET_KEY, Ceph

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore import PartAdvanced, platforms
-from imagestore.cri.client import CriImageService
-from imagestore.cri.model import ImageSpec, SandboxMetadata
+from imagestore import platforms
+from imagestore.cri import CriImageService, ImageSpec, SandboxMetadata
 from imagestore.errors import ImageStoreError
+from imagestore.events import PartAdvanced
+from imagestore.node import CollectionPolicy, DockerImageService, EnsureRequest, ImageCollector, ImageManager
 from imagestore.node.docker.http import EngineConnection
-from imagestore.node.docker.service import DockerImageService
-from imagestore.node.eviction import CollectionPolicy
 from imagestore.node.feature_gates import FeatureGates
-from imagestore.node.image_gc import ImageCollector
-from imagestore.node.image_manager import EnsureRequest, ImageManager
 from imagestore.node.kubelet_messages import ErrorClass
 from imagestore.testing import build_index, layer
 from imagestore.util.durations import Duration
@@ -28,8 +25,8 @@ from tests.support.peers import docker_registry
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from imagestore import Event
-    from imagestore.node.image_service import ImageService
+    from imagestore.events import Event
+    from imagestore.node import ImageService
 
 pytestmark = pytest.mark.integration
 GATES = FeatureGates(runtime_class_in_image_cri=True, ensure_secret_pulled_images=False)

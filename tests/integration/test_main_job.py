@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from imagestore import Digest
-from imagestore.oci.index import Index
+from imagestore.oci import Index
 from imagestore.platforms import format_all
 from imagestore.testing import Image, build_index, layer
 from tests.support.node import CONFIG, HYPERV, PROCESS

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from imagestore import ImageStore, config, platforms
-from imagestore.metadata.postgres import PostgresMetadataStore
+from imagestore.metadata import PostgresMetadataStore
 from imagestore.mirror.catalogue import Catalogue
 from imagestore.mirror.catalogue_sql import TABLES, VERSION
 from imagestore.testing import FaultRule, Image, RegistryServer, Where, build_image, build_index, layer, synthetic_layer

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import ImageStore, platforms
-from imagestore.cri.client import CriImageService
-from imagestore.cri.model import ImageSpec
+from imagestore.cri import CriImageService, ImageSpec
 from imagestore.errors import ImageStoreError
 from imagestore.testing import Image, RegistryServer, build_image, layer
 from tests.support.containerd_cri import containerd_cri

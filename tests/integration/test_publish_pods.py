@@ -51,6 +51,9 @@ def test_one_reference_runs_two_programs_until_nothing_is_left(node: PodNode) ->
     assert node.kubelet.state(guest) == "CONTAINER_RUNNING"
     before = len(node.snapshots())
     node.kubelet.remove_pods()
+    # containerd collects after so many changes only, or when the end of a lease waits for it.
+    with node.client() as client:
+        client.delete_lease(client.create_lease())
     # The chains of three layers and of the sandbox's stay; those of the guest's go with its containers.
     until(lambda: len(node.snapshots()) == 4, f"the guest's layers are collected: {before}, {node.snapshots()}")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore.errors import InvalidQuantityError
-from imagestore.resources.quantity import Format, parse
+from imagestore.util.quantity import Format, Quantity
 from tests.support.peers import need
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def theirs(texts: Sequence[str], home: Path) -> list[str] | None:
 
 def ours(text: str) -> str | None:
     try:
-        return str(parse(text))
+        return str(Quantity.parse(text))
     except InvalidQuantityError:
         return None
 
@@ -94,6 +94,6 @@ def test_kubernetes_writes_quantities_as_we_do_and_refuses_the_same(tmp_path: Pa
 
 def _without_exponent(text: str) -> str | None:
     """What Kubernetes writes of a number for which no suffix is large enough: the exponent is lost."""
-    quantity = parse(text)
+    quantity = Quantity.parse(text)
     is_lost = quantity.format is Format.DECIMAL_SI and quantity.exponent >= _LEAST_WITHOUT_SUFFIX
     return str(quantity).partition("e")[0] if is_lost else None

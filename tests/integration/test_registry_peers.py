@@ -22,12 +22,12 @@ from imagestore import (
     ImageStore,
     Reference,
     Secret,
-    SourceSwitched,
     config,
     platforms,
 )
 from imagestore.errors import AuthenticationError, RegistryUnavailableError
-from imagestore.registry.credentials.model import FoundCredential, Target
+from imagestore.events import SourceSwitched
+from imagestore.registry import FoundCredential, Target
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, layer, synthetic_layer
 from imagestore.testing.faults import Drip
 from tests.support.logins import HTPASSWD, PASSWORD, TokenService, token_service

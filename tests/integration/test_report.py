@@ -12,8 +12,8 @@ import pytest
 from imagestore import ImageStore, config, platforms
 from imagestore.cli.html import pages
 from imagestore.platforms import Platform
-from imagestore.store.pull.choice import match_handlers, target_of, wanted_platforms
-from imagestore.store.pull.sources import Documents
+from imagestore.store import Documents, match_handlers
+from imagestore.store.pull.choice import target_of, wanted_platforms
 from imagestore.store.report import Matrix, gather, matrices
 from imagestore.testing import Image, build_index
 from imagestore.util.cancel import CancelToken

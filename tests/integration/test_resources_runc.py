@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from imagestore.node.pod_resources import ContainerPlan, Target, plan
-from imagestore.resources import oci_spec
-from imagestore.resources.cgroup import WeightFormula, shares_to_weight
-from imagestore.resources.messages import LinuxContainerResources
-from imagestore.resources.node import CgroupVersion, Node
-from imagestore.resources.pod_reading import pod_from_json
+from imagestore.resources import (
+    CgroupVersion,
+    ContainerPlan,
+    LinuxContainerResources,
+    Node,
+    Target,
+    WeightFormula,
+    oci_spec,
+    pod_from_json,
+)
+from imagestore.resources.cgroup import shares_to_weight
+from imagestore.resources.pod_resources import plan
 from tests.support.peers import need
 
 if TYPE_CHECKING:

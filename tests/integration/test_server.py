@@ -25,7 +25,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import imagestore
 from imagestore import CancelToken
-from imagestore.cri.model import ImageSpec
+from imagestore.cri import ImageSpec
 from imagestore.errors import ImageStoreError, OperationCancelledError
 from imagestore.protos.cri import api_pb2, api_pb2_grpc
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, synthetic_layer
@@ -296,7 +296,7 @@ def test_two_servers_on_one_root_see_each_other(tmp_path: Path) -> None:
 
 def test_numbers_and_logs_tell_of_a_pull_and_no_secret(tmp_path: Path) -> None:
     from imagestore import Secret
-    from imagestore.registry.credentials.cri import AuthConfig
+    from imagestore.registry import AuthConfig
 
     config = tmp_path / "config.toml"
     config.write_text(CONFIG.replace("runhcs-wcow-process", "runc") + _HANDLER)

@@ -19,7 +19,7 @@ import pytest
 
 from imagestore import ImageStore, platforms
 from imagestore import config as configuration
-from imagestore.cri.model import ImageSpec
+from imagestore.cri import ImageSpec
 from imagestore.protos.cri import api_pb2, api_pb2_grpc
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, synthetic_layer
 from imagestore.testing.faults.bodies import Drip

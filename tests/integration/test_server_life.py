@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from imagestore.cri.client import CriImageService
+from imagestore.cri import CriImageService
 from imagestore.errors import ServiceUnavailableError
 from tests.support.containerd_client import WRITE, Client, message
 from tests.support.patience import until

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from imagestore.cri.model import ImageSpec
+from imagestore.cri import ImageSpec
 from imagestore.testing import RegistryServer, build_image
 from tests.support.commands import Commands
 from tests.support.fake_containerd import FakeContainerd, fake_containerd

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import ImageStore
-from imagestore.cri.model import ImageSpec
+from imagestore.cri import ImageSpec
 from imagestore.errors import UnknownRuntimeHandlerError
 from imagestore.store.maintenance.rebuild import rebuild
 from tests.support.node import CONFIG

@@ -14,10 +14,9 @@ import obstore
 import pytest
 
 from imagestore import BucketContentStore, BucketSettings, CancelToken, Digest
-from imagestore.content.api import ContentStore, SmallBlob
-from imagestore.content.bucket import Bucket
+from imagestore.content import Bucket, ContentStore, SharedContentStore
+from imagestore.content.api import SmallBlob
 from imagestore.content.shared_objects import SharedObjects
-from imagestore.content.shared_store import SharedContentStore
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -29,7 +28,7 @@ from imagestore.errors import (
     StoreError,
     UnsupportedError,
 )
-from imagestore.metadata.postgres import PostgresMetadataStore
+from imagestore.metadata import PostgresMetadataStore
 from tests.contracts.content import ContentContract, put
 from tests.support.ceph import Ceph
 from tests.support.memory_index import UPLOAD_SECONDS, MemoryObjectIndex

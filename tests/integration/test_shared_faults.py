@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 import pytest
 
-from imagestore import BlobStarted, Digest, Noticed
+from imagestore import Digest
 from imagestore.errors import ContentUnavailableError, ImageStoreError, StoreBusyError, StoreError
-from imagestore.metadata.postgres import PostgresMetadataStore
+from imagestore.events import BlobStarted, Noticed
+from imagestore.metadata import PostgresMetadataStore
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
 from tests.support.patience import until
 from tests.support.pgbouncer import pgbouncer
@@ -26,7 +27,8 @@ from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore import Event, ImageStore
+    from imagestore import ImageStore
+    from imagestore.events import Event
     from tests.support.shared_place import SharedPlace
 
 pytestmark = pytest.mark.integration

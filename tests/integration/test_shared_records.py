@@ -10,7 +10,7 @@ import pytest
 
 from imagestore import Digest
 from imagestore.errors import PreconditionError
-from imagestore.metadata.postgres import PostgresMetadataStore
+from imagestore.metadata import PostgresMetadataStore
 from tests.contracts.metadata import Later, MetadataContract, record
 
 if TYPE_CHECKING:

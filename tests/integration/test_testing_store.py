@@ -9,8 +9,7 @@ import pytest
 
 from imagestore import ImageStore
 from imagestore.errors import ImageStoreError
-from imagestore.testing import Ledger, RegistryServer, build_index, replay
-from imagestore.testing.builders.invalid_images import InvalidImage, invalid_images
+from imagestore.testing import InvalidImage, Ledger, RegistryServer, build_index, invalid_images, replay
 from imagestore.testing.faults import chaos
 
 if TYPE_CHECKING:

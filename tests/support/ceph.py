@@ -23,7 +23,7 @@ from tests.support.peers import need
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.config.model import BucketSettings
+    from imagestore.config import BucketSettings
 
 ACCESS_KEY: Final = "TESTACCESSKEY"
 SECRET_KEY: Final = "test-secret-key"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from imagestore.cri.client import CriImageService
+from imagestore.cri import CriImageService
 from imagestore.errors import ImageStoreError
 from tests.support.kubelet import remove_all_pods
 from tests.support.patience import PATIENCE_SECONDS, until
@@ -68,7 +68,7 @@ HOST_HANDLER: Final = "host"
 GUEST_HANDLER: Final = "guest"
 
 _PAGE: Final = Path(__file__).parents[2] / "docs" / "run-a-node" / "containerd.md"
-_SOCKET_OF_PAGE: Final = "/run/imagestore/content.sock"
+_SOCKET_OF_PAGE: Final = "/run/imagestore-containerd/content.sock"
 
 
 def readme_proxy(socket: Path) -> str:

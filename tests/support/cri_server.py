@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING
 import grpc
 
 from imagestore.containerd.service import add_containerd
-from imagestore.cri.image_service import add_cri
-from imagestore.cri.pull_queue import PullQueue
+from imagestore.cri import PullQueue, add_cri
 from imagestore.server.calls import CallInterceptor, CallWatch
-from imagestore.store.workers import StoreWorkers
+from imagestore.store import StoreWorkers
 from imagestore.util.rpc import MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from imagestore import ImageStore
-    from imagestore.cri.pull_queue import PullMeter
-    from imagestore.cri.readiness import Readiness
+    from imagestore.cri import PullMeter, Readiness
 
 _OPTIONS = [("grpc.max_receive_message_length", MESSAGE_BYTES), ("grpc.max_send_message_length", MESSAGE_BYTES)]
 

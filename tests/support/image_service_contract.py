@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import pytest
 
 from imagestore import CancelToken
-from imagestore.cri.model import ImageSpec
+from imagestore.cri import ImageSpec
 from imagestore.errors import (
     ImageStoreError,
     InvalidInputError,
     OperationCancelledError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.node.image_service import ImageService
+from imagestore.node import ImageService
 
 
 @dataclass

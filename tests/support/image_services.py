@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from imagestore.cri.model import (
+from imagestore.cri import (
     ContainerImage,
     FilesystemUsage,
     ImageDetails,
@@ -19,10 +19,11 @@ from imagestore.util.durations import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from imagestore import CancelToken, Observer
-    from imagestore.cri.model import SandboxMetadata
+    from imagestore import CancelToken
+    from imagestore.cri import SandboxMetadata
     from imagestore.errors import ImageStoreError
-    from imagestore.registry.credentials.cri import AuthConfig
+    from imagestore.events import Observer
+    from imagestore.registry import AuthConfig
 
 
 class FakeClock:

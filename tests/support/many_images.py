@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore.metadata.records import ImageRecord
+from imagestore.metadata import ImageRecord
 from imagestore.testing import build_image, build_index, layer
 
 if TYPE_CHECKING:

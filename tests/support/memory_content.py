@@ -9,7 +9,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from imagestore.content.api import ContentInfo, Deleted, Disk, IngestStatus
+from imagestore.content import Disk
+from imagestore.content.api import ContentInfo, Deleted, IngestStatus
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -20,7 +21,7 @@ from imagestore.errors import (
     UnsupportedError,
     WriterClosedError,
 )
-from imagestore.oci.digest import Digest, new_hash, verify
+from imagestore.oci import Digest, new_hash, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -14,7 +14,7 @@ from imagestore.metadata.records import ObjectRow
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from imagestore.oci.digest import Digest
+    from imagestore.oci import Digest
 
 UPLOAD_SECONDS = 600.0
 

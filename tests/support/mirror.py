@@ -16,7 +16,7 @@ from imagestore import Digest, ImageStore, config, platforms
 from imagestore.mirror.listener import Listener
 from imagestore.mirror.service import Mirror
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
-from imagestore.store.workers import StoreWorkers
+from imagestore.store import StoreWorkers
 from imagestore.testing.builders.bodies import BytesBody
 from imagestore.testing.engine.distribution import StoredDocument
 from tests.support.patience import until

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore import ImageStore, config, platforms
-from imagestore.registry.client_factory import connect
+from imagestore.registry import connect
 from imagestore.testing import Registry, build_index, layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from imagestore import Digest, Event
+    from imagestore import Digest
+    from imagestore.events import Event
     from imagestore.platforms import Platform
     from imagestore.store.pull.verify import ImageVerifier
     from imagestore.testing import BasicAuth, FaultRule, Image, TokenAuth

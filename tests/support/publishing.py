@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imagestore import ImageStore, platforms
-from imagestore.publish.publisher import Publisher
+from imagestore.publish import Publisher
 from imagestore.testing import build_index, layer
 from tests.support.fake_containerd import FakeContainerd, fake_containerd
 from tests.support.fake_containerd_state import Rules

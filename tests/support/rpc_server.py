@@ -13,7 +13,7 @@ import grpc
 from imagestore import ImageStore
 from imagestore.containerd.service import add_containerd, add_proxy_content
 from imagestore.server.calls import CallInterceptor, CallWatch
-from imagestore.store.workers import StoreWorkers
+from imagestore.store import StoreWorkers
 from imagestore.util.rpc import MESSAGE_BYTES
 
 OPTIONS = [("grpc.max_send_message_length", MESSAGE_BYTES), ("grpc.max_receive_message_length", MESSAGE_BYTES)]

@@ -16,7 +16,7 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagestore.cri.client import CriImageService
+from imagestore.cri import CriImageService
 from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:

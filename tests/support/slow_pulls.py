@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from imagestore import CancelToken, platforms
-from imagestore.cri.model import ImageSpec
+from imagestore.cri import ImageSpec
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, synthetic_layer
 from imagestore.testing.faults.bodies import Drip
 from tests.support.server import Server

@@ -9,10 +9,9 @@ from typing import Final, Self
 
 import httpx
 
-from imagestore import BlobUploaded, CancelToken, Descriptor, Digest, Reference, TransferPolicy
-from imagestore.registry import connect
-from imagestore.registry.blobs import Transfer
-from imagestore.registry.client import RegistryClient
+from imagestore import CancelToken, Descriptor, Digest, Reference, TransferPolicy
+from imagestore.events import BlobUploaded
+from imagestore.registry import RegistryClient, Transfer, connect
 from imagestore.registry.retry import Timing
 from imagestore.util.files import StreamReader
 

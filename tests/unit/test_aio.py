@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 import imagestore
-from imagestore import aio
+from imagestore import aio, events
 from imagestore.errors import ImageNotFoundError, ReferenceNotFoundError
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, synthetic_layer
 from imagestore.testing.faults import Drip
@@ -103,10 +103,10 @@ async def test_archives_and_trees_are_made(tmp_path: Path, server: RegistryServe
 @pytest.mark.anyio
 async def test_events_are_iterated_while_the_pull_goes_on(tmp_path: Path, server: RegistryServer) -> None:
     async with opened(tmp_path, server) as (store, reference), store.pulling(reference) as pull:
-        events = [event async for event in pull]
+        heard = [event async for event in pull]
         image = await pull.result()
-    assert isinstance(events[0], imagestore.Resolved)
-    done = [event.descriptor.digest for event in events if isinstance(event, imagestore.BlobDone)]
+    assert isinstance(heard[0], events.Resolved)
+    done = [event.descriptor.digest for event in heard if isinstance(event, events.BlobDone)]
     assert {layer.digest for layer in image.layers} <= set(done)
 
 
@@ -144,7 +144,7 @@ async def test_a_cancelled_pull_ends_and_gives_back_what_it_brought(
         async def watched() -> None:
             async with store.pulling(reference) as pull:
                 async for event in pull:
-                    if isinstance(event, imagestore.BlobAdvanced):
+                    if isinstance(event, events.BlobAdvanced):
                         has_begun.set()
 
         async with anyio.create_task_group() as group:
@@ -173,7 +173,7 @@ async def test_leaving_the_block_early_cancels_the_pull(tmp_path: Path, slow_ser
         before = pools()
         async with store.pulling(reference) as pull:
             async for event in pull:
-                if isinstance(event, imagestore.BlobStarted):
+                if isinstance(event, events.BlobStarted):
                     break
         await ended(before)
         assert await store.list() == []
@@ -183,8 +183,8 @@ async def test_leaving_the_block_early_cancels_the_pull(tmp_path: Path, slow_ser
 async def test_a_slow_reader_holds_nothing_up_and_misses_no_end(tmp_path: Path, server: RegistryServer) -> None:
     async with opened(tmp_path, server) as (store, reference), store.pulling(reference) as pull:
         image = await pull.result()
-        events = [event async for event in pull]
-    advanced = [event.digest for event in events if isinstance(event, imagestore.BlobAdvanced)]
+        heard = [event async for event in pull]
+    advanced = [event.digest for event in heard if isinstance(event, events.BlobAdvanced)]
     assert len(advanced) == len(set(advanced))
-    done = {event.descriptor.digest for event in events if isinstance(event, imagestore.BlobDone)}
+    done = {event.descriptor.digest for event in heard if isinstance(event, events.BlobDone)}
     assert {layer.digest for layer in image.layers} <= done

@@ -18,7 +18,7 @@ import anyio.to_thread
 import pytest
 
 import imagestore
-from imagestore import aio
+from imagestore import aio, events
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -185,8 +185,8 @@ def test_a_cancelled_transfer_gives_back_what_it_brought_before_its_task_ends(
         async with aio.open(tmp_path / "store", host=HERE) as store:
             held: list[str] = []
 
-            def observer(event: imagestore.Event) -> None:
-                if isinstance(event, imagestore.BlobStarted):
+            def observer(event: events.Event) -> None:
+                if isinstance(event, events.BlobStarted):
                     gate()
                     held.extend(leases(store))
 

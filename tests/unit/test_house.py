@@ -18,7 +18,10 @@ ROOMS = {
     *("cli", "config", "containerd", "content", "cri", "metadata", "node", "oci", "platforms", "registry"),
     *("mirror", "protos", "publish", "resources", "server", "store", "testing", "util"),
 }
-BESIDE = {"__init__.py", "__main__.py", "_version.py", "aio.py", "errors.py", "py.typed"}
+BESIDE = {
+    *("__init__.py", "__init__.pyi", "__main__.py", "_version.py", "aio.py", "errors.py", "events.py", "opening.py"),
+    "py.typed",
+}
 MOST_LINES = 80
 MOST_MODULE_LINES = 380
 
@@ -47,7 +50,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def test_no_module_takes_a_neighbour_from_the_face_of_its_package() -> None:
-    """A face (``__init__``) imports the modules behind it: a module behind it that imports from it closes a circle."""
+    """A face (``__init__.pyi``) names what modules behind it have: one that takes such a name closes a circle."""
     wrong = []
     for path in TOP.rglob("*.py"):
         if is_generated(path) or path.name == "__init__.py":
@@ -56,8 +59,9 @@ def test_no_module_takes_a_neighbour_from_the_face_of_its_package() -> None:
         for node in tree_of(path).body:
             if not isinstance(node, ast.ImportFrom) or not own.startswith(f"{node.module}."):
                 continue
-            face = TOP.parent.joinpath(*str(node.module).split(".")) / "__init__.py"
-            if face.exists() and f"from {node.module}" in face.read_text("utf-8"):
+            face = TOP.parent.joinpath(*str(node.module).split("."))
+            names = [each.name for each in node.names if not list(face.glob(f"{each.name}*"))]
+            if names and (face / "__init__.pyi").exists():
                 wrong.append(f"{path.relative_to(TOP)}:{node.lineno} from {node.module}")
     assert wrong == []
 

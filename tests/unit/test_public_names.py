@@ -14,9 +14,37 @@ from typing import Protocol
 import pytest
 
 import imagestore
-from imagestore import config, errors, node, platforms, publish, registry, resources, testing
+from imagestore import (
+    config,
+    content,
+    cri,
+    errors,
+    metadata,
+    node,
+    oci,
+    platforms,
+    publish,
+    registry,
+    resources,
+    store,
+    testing,
+)
 
-PACKAGES = [imagestore, config, node, platforms, publish, registry, resources, testing]
+PACKAGES = (
+    imagestore,
+    config,
+    content,
+    cri,
+    metadata,
+    node,
+    oci,
+    platforms,
+    publish,
+    registry,
+    resources,
+    store,
+    testing,
+)
 #: Modules that need an extra, or that are programs.
 NOT_IMPORTED = ("__main__", "_pb2", "_pb2_grpc")
 
@@ -31,13 +59,6 @@ def test_every_public_name_is_there(package: ModuleType) -> None:
 
 #: What ``import imagestore`` gives; to add a name here is to promise it.
 NAMES = [
-    "BlobAdvanced",
-    "BlobAwaited",
-    "BlobDone",
-    "BlobStarted",
-    "BlobUploaded",
-    "BlobUploading",
-    "BlobVerifying",
     "BucketContentStore",
     "BucketSettings",
     "BundleOptions",
@@ -50,33 +71,24 @@ NAMES = [
     "CredentialLookup",
     "Descriptor",
     "Digest",
-    "Event",
     "EvictionPolicy",
     "ExportOptions",
     "GivenCredentials",
     "Image",
     "ImageStore",
     "ImportOptions",
-    "LayerUnpacked",
-    "LayerUnpacking",
     "MetadataStore",
-    "Noticed",
-    "Observer",
-    "PartAdvanced",
     "Platform",
     "PullPlan",
     "Reference",
-    "Resolved",
     "Secret",
-    "Selected",
     "Selection",
-    "SourceSwitched",
     "TransferPolicy",
     "UnpackLimits",
-    "Waiting",
     "__version__",
     "aio",
     "errors",
+    "events",
     "load_config",
     "open",
     "platforms",
@@ -84,7 +96,8 @@ NAMES = [
 
 
 def test_the_top_level_has_these_names_and_no_others() -> None:
-    assert imagestore.__all__ == NAMES
+    assert dir(imagestore) == NAMES
+    assert len(NAMES) <= 35
 
 
 def test_values_are_their_text_form() -> None:
@@ -103,14 +116,14 @@ def test_what_is_not_found_here_and_there_has_one_base() -> None:
 
 def test_a_misspelled_name_is_an_error_to_a_type_checker_too() -> None:
     """`make types` refuses the comments below where a package takes any name."""
-    with pytest.raises(AttributeError, match="no attribute 'CancelTokn'"):
+    with pytest.raises(AttributeError, match="attribute CancelTokn"):
         _ = imagestore.CancelTokn  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+    with pytest.raises(AttributeError, match="attribute lod"):
         _ = config.lod  # type: ignore[attr-defined]
 
 
 def test_all_names_can_be_imported_at_once() -> None:
-    code = "import imagestore; print(sorted(set(imagestore.__all__) - set(vars(imagestore))))"
+    code = "import imagestore; print(sorted(set(dir(imagestore)) - set(vars(imagestore))))"
     done = subprocess.run(
         [sys.executable, "-c", code], env={"EAGER_IMPORT": "1"}, capture_output=True, text=True, check=True
     )
@@ -131,7 +144,7 @@ def test_signatures_show_the_real_parameters(owner: ModuleType, name: str, param
     assert parameters <= set(inspect.signature(getattr(owner, name)).parameters)
 
 
-@pytest.mark.parametrize("module", ["imagestore.registry.events", "imagestore.registry.credentials.model"])
+@pytest.mark.parametrize("module", ["imagestore.events", "imagestore.registry.credentials.model"])
 def test_signatures_of_events_and_credentials_show_the_real_parameters(module: str) -> None:
     home = importlib.import_module(module)
     classes = [one for _, one in inspect.getmembers(home, inspect.isclass) if one.__module__ == module]

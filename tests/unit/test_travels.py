@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import imagestore
-from imagestore import BlobStarted, Event
 from imagestore.errors import NoMatchingManifestError
+from imagestore.events import BlobStarted, Event
 from imagestore.testing import RegistryServer, build_index
 
 WAYS: list[Callable[[object], object]] = [lambda each: pickle.loads(pickle.dumps(each)), copy.deepcopy, copy.copy]

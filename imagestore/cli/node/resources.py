@@ -23,8 +23,8 @@ from imagestore.cli.node.manifests import (
 from imagestore.cli.options import all_of, host_option, output_option
 
 if TYPE_CHECKING:
-    from imagestore.node.pod_resources import ContainerPlan, PodPlan, Target
     from imagestore.resources.node import KubeletSettings, Node
+    from imagestore.resources.pod_resources import ContainerPlan, PodPlan, Target
 
 _AMOUNTS = ("cpu-request", "cpu-limit", "memory-request", "memory-limit")
 
@@ -118,7 +118,7 @@ def resources(
     Example:
         imagestore node resources deployment.yaml --runtime-classes classes.yaml --explain
     """
-    from imagestore.node import pod_resources as numbers
+    from imagestore.resources import pod_resources as numbers
     from imagestore.resources.cgroup import WeightFormula
     from imagestore.resources.oci_spec import CpuConflict
 
@@ -175,7 +175,7 @@ def _described(
 
 
 def _doubts(given: Manifest, target: Target, *, is_named: bool) -> list[str]:
-    from imagestore.node.pod_resources import refusal
+    from imagestore.resources.pod_resources import refusal
     from imagestore.resources.remarks import remarks
 
     pod = given.pod
@@ -192,7 +192,7 @@ def _doubts(given: Manifest, target: Target, *, is_named: bool) -> list[str]:
 
 
 def _target(app: App, handler: str | None, system: str | None, isolation: str | None, given: Manifest) -> Target:
-    from imagestore.node.pod_resources import Target, refusal, target_of
+    from imagestore.resources.pod_resources import Target, refusal, target_of
     from imagestore.resources.windows import Isolation
 
     own = {None: None, "process": Isolation.PROCESS, "hyperv": Isolation.HYPERVISOR}[isolation]
@@ -244,9 +244,9 @@ def _node(
 
 
 def _bytes(option: str, text: str) -> int:
-    from imagestore.resources.quantity import parse
+    from imagestore.util.quantity import Quantity
 
-    value = parse(text).value()
+    value = Quantity.parse(text).value()
     if not 0 <= value < 2**63:
         raise click.BadParameter(f"{text!r}: expected 0 to 2^63-1 bytes", param_hint=option)
     return value

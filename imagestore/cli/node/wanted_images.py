@@ -12,8 +12,8 @@ from imagestore.cli.render import printable
 from imagestore.cri.model import SandboxMetadata
 from imagestore.errors import InvalidResourcesError
 from imagestore.node.image_names import PullPolicy
-from imagestore.node.pod_resources import refusal, target_of
 from imagestore.resources.documents import object_in, objects_in, pod_in, text_in
+from imagestore.resources.pod_resources import refusal, target_of
 from imagestore.resources.remarks import remarks
 from imagestore.util.logins import reference_without_login
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from imagestore.errors import StoreCorruptError, StoreError, StoreMissingError
+from imagestore.util.file_calls import allocate
 
 #: What is left of a store whose database is gone: copies, or the journal of an older version.
 _TRACES: Final = ("copies", "records.jsonl")
@@ -130,7 +131,7 @@ def refusal(path: Path) -> int | None:
     try:
         descriptor = os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, _LEAST_BYTES)
+            allocate(descriptor, _LEAST_BYTES)
         finally:
             os.close(descriptor)
             os.unlink(made)

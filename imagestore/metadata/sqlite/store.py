@@ -18,6 +18,7 @@ from imagestore.metadata.sqlite.database import Database
 from imagestore.metadata.sqlite.failures import CORRUPT_HINT, Translated
 from imagestore.metadata.sqlite.graph import SqliteGraph
 from imagestore.metadata.sqlite.tables import SqliteTables
+from imagestore.util.sqlite_version import check_sqlite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -50,6 +51,7 @@ class SqliteMetadataStore:
         is_freeing: bool = True,
         on_making: Callable[[SqliteMetadataStore], None] | None = None,
     ) -> None:
+        check_sqlite()
         self.database = Database(path, clock=clock, file_system=file_system, is_rebuilding=is_rebuilding)
         self.tables = tables = SqliteTables(self.database)
         self.leases = Leases(tables)

@@ -23,12 +23,10 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from imagestore.oci.digest import Digest
-from imagestore.oci.reference import Reference
-from imagestore.registry.credentials import files
+from imagestore.oci import Digest, Reference
 
 if TYPE_CHECKING:
-    from imagestore.registry.credentials.cri import AuthConfig
+    from imagestore.registry import AuthConfig
 
 
 _MAX_MESSAGE: Final = 2000
@@ -177,9 +175,7 @@ def registry_auth(auth: AuthConfig | None, host: str) -> dict[str, str]:
     elif auth.registry_token:
         value = {"registrytoken": auth.registry_token.reveal(), "serveraddress": server}
     else:
-        username, password = auth.username, auth.password.reveal()
-        if not username and auth.auth:
-            username, password = files.decode_pair(auth.auth.reveal(), "AuthConfig: auth")
+        username, password = auth.pair("AuthConfig")
         if not username and not password:
             return {}
         value = {"username": username, "password": password, "serveraddress": server}

@@ -12,9 +12,10 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 import imagestore.node.state_file as state_file
-from imagestore.content.disk import make_directory, signature, translated
-from imagestore.content.locks import FileLock
 from imagestore.util.cancel import CancelToken
+from imagestore.util.disk_errors import translated
+from imagestore.util.file_locks import FileLock
+from imagestore.util.files import make_directory, signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

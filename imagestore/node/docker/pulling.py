@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import DeadlineExceededError, ImageServiceError, ServiceUnavailableError
+from imagestore.events import PartAdvanced, ignore
 from imagestore.node.docker import api
-from imagestore.registry.events import PartAdvanced, ignore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from imagestore.events import Observer
     from imagestore.node.docker.http import EngineConnection
-    from imagestore.oci.reference import Reference
+    from imagestore.oci import Reference
     from imagestore.platforms import Platform
-    from imagestore.registry.credentials.cri import AuthConfig
-    from imagestore.registry.events import Observer
+    from imagestore.registry import AuthConfig
     from imagestore.util.cancel import CancelToken
     from imagestore.util.durations import Duration
 

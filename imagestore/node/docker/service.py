@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from imagestore.cri.model import (
+from imagestore.cri import (
     ContainerImage,
     FilesystemUsage,
     ImageDetails,
@@ -35,17 +35,17 @@ from imagestore.node.docker.http import EngineConnection
 from imagestore.node.docker.pulling import pull
 from imagestore.node.edged.settings import STALL_LIMIT
 from imagestore.node.puller import PullSlots
-from imagestore.oci.reference import Reference
+from imagestore.oci import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from imagestore.cri.model import SandboxMetadata
+    from imagestore.cri import SandboxMetadata
+    from imagestore.events import Observer
     from imagestore.node.docker.api import EngineImage
-    from imagestore.oci.digest import Digest
+    from imagestore.oci import Digest
     from imagestore.platforms import Platform
-    from imagestore.registry.credentials.cri import AuthConfig
-    from imagestore.registry.events import Observer
+    from imagestore.registry import AuthConfig
     from imagestore.util.cancel import CancelToken
     from imagestore.util.durations import Duration
 

@@ -33,19 +33,27 @@ class AuthConfig:
     identity_token: Secret = NO_SECRET
     registry_token: Secret = NO_SECRET
 
+    def pair(self, where: str) -> tuple[str, str]:
+        """User name and password; without a user those in ``auth``, or two empty texts.
+
+        Raises:
+            ConfigError: ``auth`` isn't base64 of ``user:password``; the message begins with ``where``.
+        """
+        if self.username or not self.auth:
+            return self.username, self.password.reveal()
+        return files.decode_pair(self.auth.reveal(), f"{where}: auth")
+
 
 def explicit_source(config: AuthConfig, registry: str) -> ExplicitSource | None:
     """The source to put first for a pull from a registry host; None when the message holds no credentials."""
     host = host_of(config.server_address.strip()) if config.server_address.strip() else registry
     where = "CRI AuthConfig"
-    username, password, identity, registry_token = config.username, "", "", ""
+    username, password, identity, registry_token = "", "", "", ""
     try:
-        if username:
-            password = config.password.reveal()
+        if config.username or (config.auth and not config.identity_token):
+            username, password = config.pair(where)
         elif config.identity_token:
             identity = config.identity_token.reveal()
-        elif config.auth:
-            username, password = files.decode_pair(config.auth.reveal(), f"{where}: auth")
         elif config.registry_token:
             registry_token = config.registry_token.reveal()
         credential = files.build(username, password, where, identity=identity, registry=registry_token)

@@ -12,10 +12,10 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import fcntl
 import json
 import os
 import stat
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +24,9 @@ from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.registry.credentials.model import NO_SECRET, Credential, checked
 from imagestore.util import files
 from imagestore.util.files import follow_links, replace
+from imagestore.util.known_members import member
 from imagestore.util.secret import Secret
+from imagestore.util.try_lock import try_lock, unlock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -193,7 +195,8 @@ def edit(path: str) -> Iterator[dict[str, Any]]:
     """Change a file: yields its object (empty when there is no file) and writes it back when the block ends well.
 
     Unknown members are kept. The new content is written to a temporary file, synced and renamed over the file, mode
-    0600; if the path is a symbolic link, over its target. A lock keeps other imagestore processes out.
+    0600; if the path is a symbolic link, over its target. A lock keeps other imagestore processes out; on
+    Windows there is none, and the last one wins.
 
     Raises:
         ConfigError: can't be read or written.
@@ -216,47 +219,19 @@ def edit(path: str) -> Iterator[dict[str, Any]]:
 @contextlib.contextmanager
 def _locked(folder: str, target: str) -> Iterator[None]:
     # The folder itself is locked, so that no lock file stays in the user's home.
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        until = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise ConfigError(f"{target}: another process has been writing it for {LOCK_SECONDS:g} s") from None
-                time.sleep(0.05)
+    if sys.platform == "win32":
         yield
-    finally:
+    else:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # Closing alone doesn't unlock: a child forked in between has the same open file.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            until = time.monotonic() + LOCK_SECONDS
+            while not try_lock(descriptor):
+                if time.monotonic() >= until:
+                    raise ConfigError(f"{target}: another process has been writing it for {LOCK_SECONDS:g} s")
+                time.sleep(0.05)
+            yield
         finally:
-            os.close(descriptor)
-
-
-def spellings(value: Mapping[str, object], name: str) -> list[str]:
-    """The names under which an object has a member, in order.
-
-    >>> spellings({"Auths": {}, "x": 1, "auths": {}}, "auths")
-    ['Auths', 'auths']
-    """
-    folded = name.casefold()
-    return [key for key in value if key.casefold() == folded]
-
-
-def member(value: Mapping[str, object], name: str) -> object:
-    """A member under any spelling; None when it isn't there.
-
-    >>> member({"Auths": {"a": 1}, "auths": {"b": 2}}, "auths")
-    {'a': 1, 'b': 2}
-    """
-    found: object = None
-    for key in spellings(value, name):
-        one = value[key]
-        if isinstance(found, dict) and isinstance(one, dict):
-            found = {**found, **one}
-        elif one is not None:
-            found = one
-    return found
+            try:
+                unlock(descriptor)
+            finally:
+                os.close(descriptor)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials import files
-from imagestore.registry.credentials.files import member
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential
+from imagestore.util.known_members import member
 from imagestore.util.subprocesses import converse
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from imagestore.errors import (
 )
 from imagestore.registry.auth.authenticate import RegistryAuthenticator, target_of
 from imagestore.registry.credentials import files
-from imagestore.registry.credentials.files import spellings
 from imagestore.registry.credentials.helper import servers
 from imagestore.registry.credentials.lookup import AUTH_FILE_VARIABLE, CredentialResolver, docker_config_path
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, FoundCredential, Target
 from imagestore.registry.credentials.sources import ExplicitSource, containers_keys, docker_keys, helper_for
 from imagestore.registry.errors_body import read_some, tls_hint
 from imagestore.registry.transport.messages import make_request
+from imagestore.util.known_members import spellings
 
 if TYPE_CHECKING:
     from imagestore.registry.credentials.helper import HelperPool

@@ -44,7 +44,9 @@ class UserEnvironment:
     def of_process(cls) -> UserEnvironment:
         """Those of this process."""
         home = os.path.expanduser("~")
-        return cls(dict(os.environ), home if os.path.isabs(home) else "", os.getuid(), sys.platform == "linux")
+        # Only Linux has the folder whose name is the number.
+        user_id = os.getuid() if hasattr(os, "getuid") else 0
+        return cls(dict(os.environ), home if os.path.isabs(home) else "", user_id, sys.platform == "linux")
 
 
 @dataclass(frozen=True, slots=True)

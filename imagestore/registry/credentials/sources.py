@@ -22,6 +22,7 @@ from imagestore.errors import ConfigError
 from imagestore.registry.credentials import files
 from imagestore.registry.credentials.helper import servers
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, FoundCredential, Target
+from imagestore.util.known_members import member
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -209,7 +210,7 @@ class AuthFileSource:
         if self.content is not None:
             # Entries only: a variable must not choose programs to run.
             value = files.parse(self.content.encode("utf-8", "surrogateescape"), self.path)
-            return files.interpret({"auths": files.member(value, "auths")}, self.path)
+            return files.interpret({"auths": member(value, "auths")}, self.path)
         found = files.read(self.path)
         if found is None and self.is_required:
             raise ConfigError(

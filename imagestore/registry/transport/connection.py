@@ -6,7 +6,6 @@ the bytes are counted here. All other bodies (chunked, or until the connection e
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 import time
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import h11
 import httpx
+
+from imagestore.registry.transport.network import is_ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,9 +46,7 @@ class Connection:
         """Whether something can be read now: bytes, or the end of the connection."""
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return True
-        waiting = select.poll()
-        waiting.register(self._socket, select.POLLIN)
-        return bool(waiting.poll(0))
+        return is_ready(self._socket, 0, is_writing=False)
 
     def secure(self, context: ssl.SSLContext, seconds: float, exchange: Exchange) -> None:
         """Do the TLS handshake, in so many seconds at most."""

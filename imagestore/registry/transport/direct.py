@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import httpx
 
-from imagestore.registry.transport import network
+from imagestore.registry.transport import network, tls
 from imagestore.registry.transport.connection import Connection, RoundTrip
 from imagestore.registry.transport.network import EXCHANGE, Exchange
 from imagestore.util.cancel import CancelToken
@@ -85,8 +85,17 @@ class DirectTransport(httpx.BaseTransport):
         _close_all(idle)
 
     def _connected(self, origin: tuple[str, str, int], request: httpx.Request, exchange: Exchange) -> Connection:
-        scheme, host, port = origin
         seconds: float = request.extensions.get("timeout", {}).get("connect") or network.CONNECT_SECONDS
+        try:
+            return self._dialled(origin, seconds, exchange)
+        except httpx.ConnectError as error:
+            if self._context is None or not tls.add_bundle(self._context, error):
+                raise
+        exchange.is_in_handshake = False
+        return self._dialled(origin, seconds, exchange)
+
+    def _dialled(self, origin: tuple[str, str, int], seconds: float, exchange: Exchange) -> Connection:
+        scheme, host, port = origin
         until = time.monotonic() + seconds
         if self._unix_socket:
             connected = network.connect_unix(self._unix_socket, seconds, exchange)

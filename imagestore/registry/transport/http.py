@@ -79,7 +79,7 @@ class HttpSender:
         self._unix_socket = unix_socket
         self._client = httpx.Client(transport=_ChosenTransport(), cookies=_NoCookies(), trust_env=False)
         self._lock = threading.Lock()
-        self._contexts: dict[ConnectionSettings, tuple[tls.Stamp, ssl.SSLContext]] = {}
+        self._contexts: dict[tuple[ConnectionSettings, bool], tuple[tls.Stamp, ssl.SSLContext]] = {}
         self._transports: dict[object, tuple[ssl.SSLContext | None, httpx.BaseTransport]] = {}
         self._peers = addresses.PeerMemory()
 
@@ -208,7 +208,7 @@ class HttpSender:
                 raise PreconditionError("this registry client is closed", hint="make another one")
             if self._given is not None:
                 return self._given
-            context = self._context(settings) if origin.scheme == "https" else None
+            context = self._context(settings, is_by_name=not proxy) if origin.scheme == "https" else None
             # A proxy resolves the names itself; only literal addresses can be checked here.
             key = (settings, proxy, public_only and not proxy, origin.scheme)
             made_for, transport = self._transports.get(key, (None, None))
@@ -219,13 +219,13 @@ class HttpSender:
                 self._transports[key] = (context, transport)
             return transport
 
-    def _context(self, settings: ConnectionSettings) -> ssl.SSLContext:
+    def _context(self, settings: ConnectionSettings, *, is_by_name: bool) -> ssl.SSLContext:
         """The TLS context for some settings. If a certificate file has changed: a new one, with new connections."""
         stamp = tls.files_stamp(settings)
-        made_for, context = self._contexts.get(settings, (None, None))
+        made_for, context = self._contexts.get((settings, is_by_name), (None, None))
         if context is None or made_for != stamp:
-            context = tls.make_context(settings)
-            self._contexts[settings] = (stamp, context)
+            context = tls.make_context(settings, is_by_name=is_by_name)
+            self._contexts[settings, is_by_name] = (stamp, context)
         return context
 
     def _new_transport(self, context: ssl.SSLContext | None, proxy: str, *, public_only: bool) -> httpx.BaseTransport:

@@ -16,6 +16,7 @@ import errno
 import os
 import select
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -37,6 +38,9 @@ EXCHANGE: Final = "imagestore.exchange"
 CONNECT_SECONDS: Final = 10.0
 # An address that doesn't answer must not use up the time for those after it.
 _LEAST_ATTEMPT_SECONDS: Final = 2.0
+
+#: What a connect that needs time says: on POSIX systems, and on Windows.
+_CONNECTING: Final = (errno.EINPROGRESS, getattr(errno, "WSAEWOULDBLOCK", errno.EINPROGRESS))
 
 #: Family and address as the system gives them, an IPv6 zone included.
 Resolved = tuple[int, tuple[Any, ...]]
@@ -205,7 +209,22 @@ def connect(host: str, port: int, seconds: float, exchange: Exchange, *, public_
 
 def connect_unix(path: str, seconds: float, exchange: Exchange) -> socket.socket:
     """Connect to a unix socket; raises as connect()."""
-    return _connect((socket.AF_UNIX, path), seconds, exchange)
+    if sys.platform != "win32":
+        return _connect((socket.AF_UNIX, path), seconds, exchange)
+    raise httpx.ConnectError("Python has no unix sockets on Windows")
+
+
+def is_ready(connection: socket.socket, seconds: float, *, is_writing: bool) -> bool:
+    """Whether something can be read from a socket, or written to it, within some seconds."""
+    if sys.platform == "win32":
+        reading, writing = ([], [connection]) if is_writing else ([connection], [])
+        # A refused connection is an exceptional condition.
+        return any(select.select(reading, writing, writing, seconds))
+    else:
+        # select() takes no descriptor above 1023.
+        waiting = select.poll()
+        waiting.register(connection, select.POLLOUT if is_writing else select.POLLIN)
+        return bool(waiting.poll(1000 * seconds))
 
 
 def resolve(host: str, port: int, exchange: Exchange, *, public_only: bool) -> list[Resolved]:
@@ -238,19 +257,17 @@ def _connect(to: tuple[int, Any], seconds: float, exchange: Exchange) -> socket.
     try:
         connection.setblocking(False)
         status = connection.connect_ex(address)
-        if status == errno.EINPROGRESS:
+        if status in _CONNECTING:
             # From here on a cancellation ends the wait.
             exchange.use(connection)
-            waiting = select.poll()
-            waiting.register(connection, select.POLLOUT)
-            is_there = waiting.poll(1000 * seconds)
+            is_there = is_ready(connection, seconds, is_writing=True)
             exchange.check()
             if not is_there:
                 raise httpx.ConnectTimeout("no connection")
             status = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if status:
             raise OSError(status, os.strerror(status))
-        if family != socket.AF_UNIX:
+        if family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
         connection.close()

@@ -27,6 +27,8 @@ CLIENT_HINT: Final = "if the server wants a client certificate, name it as 'clie
 _OUT_OF_TIME: Final = frozenset({9, 10})
 _OTHER_NAME: Final = frozenset({62, 64})
 _OLD_VERSIONS: Final = frozenset({"TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"})
+# OpenSSL's numbers: the authority's certificate isn't found, or isn't trusted.
+_UNKNOWN_AUTHORITY: Final = frozenset({2, 18, 19, 20, 21, 27})
 # Before TLS 1.3 there is no alert of its own for this.
 _NO_CLIENT: Final = frozenset({"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_HANDSHAKE_FAILURE"})
 _REFUSED_CLIENT: Final = frozenset(
@@ -70,13 +72,18 @@ def _file_stamp(path: str) -> tuple[int, int, int]:
     return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
+def make_context(settings: ConnectionSettings, *, is_by_name: bool = False) -> ssl.SSLContext:
     """A TLS client context.
+
+    Args:
+        settings: of the host.
+        is_by_name: look for the system's authorities in their folder, where it has them by name, when they are needed;
+            before a server is refused, the caller tries add_bundle(). Else all are read at once.
 
     Raises:
         ConfigError: a certificate or key file can't be read or used; names the file and line that name it.
     """
-    context = ssl.create_default_context()
+    context = ssl.create_default_context(capath=(is_by_name and _hashed_folder()) or None)
     # As other registry clients, on every Python: accept an authority's certificate that lacks what RFC 5280 requires
     # (3.13 refuses those by default), and one that another authority signed, without that one.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -92,6 +99,23 @@ def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def add_bundle(context: ssl.SSLContext, error: BaseException) -> bool:
+    """Read all of the system's authorities, if a server's was looked for in their folder only.
+
+    An operator may have added one to the bundle alone. To read the bundle takes tens of milliseconds, so that is done
+    before a server is refused, and not for each process.
+
+    Returns:
+        Whether another handshake may succeed.
+    """
+    failure = failure_in(error)
+    if not _hashed_folder() or getattr(failure, "verify_code", 0) not in _UNKNOWN_AUTHORITY:
+        return False
+    before = context.cert_store_stats()["x509"]
+    context.load_default_certs()
+    return context.cert_store_stats()["x509"] > before
 
 
 def failure_in(error: BaseException) -> ssl.SSLError | None:
@@ -147,14 +171,22 @@ def hint(failure: ssl.SSLError) -> str:
     return ""
 
 
+def _hashed_folder() -> str:
+    """The system's folder of authorities if OpenSSL finds each by its name there, when it is needed; else empty."""
+    paths = ssl.get_default_verify_paths()
+    if paths.openssl_cafile_env in os.environ or paths.openssl_capath_env in os.environ or not paths.capath:
+        return ""
+    return paths.capath if any(name.endswith(".0") for name in _entries(paths.capath)) else ""
+
+
 def _has_system_roots() -> bool:
     paths = ssl.get_default_verify_paths()
     folders = os.environ.get(paths.openssl_capath_env, paths.openssl_capath)
-    return bool(paths.cafile) or any(_has_entries(folder) for folder in folders.split(os.pathsep))
+    return bool(paths.cafile) or any(_entries(folder) for folder in folders.split(os.pathsep))
 
 
-def _has_entries(folder: str) -> bool:
+def _entries(folder: str) -> list[str]:
     try:
-        return bool(os.listdir(folder))
+        return os.listdir(folder)
     except OSError:
-        return False
+        return []

@@ -15,9 +15,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import InvalidInputError
+from imagestore.oci import rendering
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest, Verifier
-from imagestore.oci.image_config import image_config
+from imagestore.oci.image_config import config_of
 from imagestore.oci.media_types import Kind
 from imagestore.store.archive import layout
 from imagestore.store.archive.compressions import compression_of, decompressed
@@ -56,10 +57,10 @@ def layout_members(images: Sequence[ExportedImage], read: Read) -> list[Member]:
     entries = sorted((_entry(image) for image in images), key=lambda entry: entry.annotations[layout.NAME_KEY])
     referrers = {found.descriptor.digest: found.descriptor for image in images for found in image.referrers}
     entries += [referrers[digest] for digest in sorted(referrers)]
-    files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, layout.render_index(entries))]
+    files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, rendering.render_index(entries))]
     saved = _saved(images)
     if saved:
-        files.append(Member.of(layout.DOCKER_MANIFEST, layout.render(saved)))
+        files.append(Member.of(layout.DOCKER_MANIFEST, rendering.render(saved)))
     return files
 
 
@@ -135,14 +136,14 @@ def docker_members(images: Sequence[ExportedImage], read: Read, *, cancel: Cance
     for each in saved.values():
         each["RepoTags"].sort()
     listed = sorted(saved.values(), key=lambda each: str(each["Config"]))
-    return [*files.values(), Member.of(layout.DOCKER_MANIFEST, layout.render(listed))]
+    return [*files.values(), Member.of(layout.DOCKER_MANIFEST, rendering.render(listed))]
 
 
 def _add_docker_image(manifest: Manifest, files: dict[str, Member], read: Read, cancel: CancelToken) -> dict[str, Any]:
     """An entry of ``manifest.json``; its files are added to ``files``."""
     what = f"image config {manifest.config.digest}"
     raw = b"".join(read(manifest.config))
-    config = image_config(manifest, raw, what=what)
+    config = config_of(manifest, raw, what=what)
     if config is None:
         raise InvalidInputError(f"{what}: is an artifact's, which a docker-archive can't hold")
     # Docker knows images by sha256 alone; the id of an image under another algorithm is not part of this format.
@@ -162,7 +163,9 @@ def _docker_layer(name: str, layer: Descriptor, diff_id: Digest, read: Read, can
         verifier = Verifier(diff_id, what=f"layer {layer.digest} uncompressed")
         packed = read(layer)
         what = f"layer {layer.digest}"
-        with contextlib.closing(decompressed(packed, kind, what=what) if kind else packed) as pieces:
+        with contextlib.closing(
+            decompressed(packed, kind, what=what, check=cancel.check) if kind else packed
+        ) as pieces:
             for piece in pieces:
                 cancel.check()
                 verifier.update(piece)

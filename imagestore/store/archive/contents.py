@@ -108,7 +108,8 @@ class ArchiveOrigin:
         if kind is None:
             return ArchiveTransfer(self.source.chunks(place, offset), offset)
         # What isn't kept as it is can only be read from its start.
-        return ArchiveTransfer(decompressed(self.source.chunks(place), kind, what=self._what(descriptor)), 0)
+        what = self._what(descriptor)
+        return ArchiveTransfer(decompressed(self.source.chunks(place), kind, what=what, check=cancel.check), 0)
 
     def check(self, descriptor: Descriptor) -> None:
         """Check what can be checked without reading: that a blob is there and has the promised size.

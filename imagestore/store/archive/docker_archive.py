@@ -232,7 +232,9 @@ class _ImageReader:
                 yield piece
 
         verifier = Verifier(diff_id, what=f"{what} uncompressed")
-        with contextlib.closing(decompressed(_hashed(), kind, what=what) if kind else _hashed()) as pieces:
+        with contextlib.closing(
+            decompressed(_hashed(), kind, what=what, check=self._cancel.check) if kind else _hashed()
+        ) as pieces:
             for piece in pieces:
                 verifier.update(piece)
         verifier.finish()

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from imagestore.content.api import ContentStore
+    from imagestore.events import Observer
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.platforms import Matcher, Platform
-    from imagestore.registry.events import Observer
     from imagestore.store.archive.archive_members import Read
     from imagestore.store.archive.index_survey import SurveyedManifest
     from imagestore.store.leases import HeldLease

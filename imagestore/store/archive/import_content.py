@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import BATCH, BATCHED_BYTES, SmallBlob
-from imagestore.registry.events import BlobDone
+from imagestore.events import BlobDone
 from imagestore.store.archive.source import read
 from imagestore.store.pull.fetch import Fetcher
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from imagestore.content.api import ContentStore, SmallBlobs
+    from imagestore.events import Observer
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
-    from imagestore.registry.events import Observer
     from imagestore.store.archive.contents import ArchiveOrigin
     from imagestore.store.archive.index_survey import SurveyedManifest
     from imagestore.store.leases import HeldLease

@@ -24,12 +24,12 @@ from imagestore.errors import (
     NoMatchingManifestError,
     NotFoundError,
 )
+from imagestore.events import Noticed, Resolved
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.index import Index
 from imagestore.oci.media_types import OCI_INDEX
 from imagestore.oci.select import select
 from imagestore.platforms import format_all
-from imagestore.registry.events import Noticed, Resolved
 from imagestore.store import leases
 from imagestore.store.archive import import_names
 from imagestore.store.archive.docker_archive import DockerManifestComparison
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from imagestore.config import Config, HandlerPlatform
     from imagestore.content.api import ContentStore
     from imagestore.errors import ImageStoreError
+    from imagestore.events import Observer
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
     from imagestore.platforms import Platform
-    from imagestore.registry.events import Observer
     from imagestore.store.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
     from imagestore.store.archive.index_survey import SurveyedManifest
     from imagestore.store.archive.source import Source

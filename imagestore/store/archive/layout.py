@@ -6,12 +6,10 @@ reference where it has a digest. ``manifest.json`` next to the layout lets ``doc
 
 from __future__ import annotations
 
-import base64
-import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from imagestore.oci.media_types import DOCKER_MANIFEST as DOCKER_MANIFEST_TYPE
-from imagestore.oci.media_types import OCI_INDEX
+from imagestore.oci.rendering import render, render_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
-    from imagestore.platforms import Platform
 
 MARK: Final = "oci-layout"
 INDEX: Final = "index.json"
@@ -60,26 +57,6 @@ def render_mark() -> bytes:
     return render({"imageLayoutVersion": VERSION})
 
 
-def render_index(entries: Iterable[Descriptor]) -> bytes:
-    """The file ``index.json``."""
-    manifests = [render_descriptor(entry) for entry in entries]
-    return render({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests})
-
-
-def render_descriptor(value: Descriptor) -> dict[str, Any]:
-    """A descriptor as a JSON object, empty members left out, annotations sorted."""
-    members: dict[str, Any] = value.members()
-    if value.annotations:
-        members["annotations"] = dict(sorted(value.annotations.items()))
-    if value.platform is not None:
-        members["platform"] = _platform(value.platform)
-    if value.artifact_type:
-        members["artifactType"] = value.artifact_type
-    if value.data is not None:
-        members["data"] = base64.b64encode(value.data).decode()
-    return members
-
-
 def render_docker_manifest(
     config: Descriptor, layers: Iterable[Descriptor], media_type: str = DOCKER_MANIFEST_TYPE
 ) -> bytes:
@@ -93,19 +70,3 @@ def render_docker_manifest(
             "layers": [render_descriptor(layer) for layer in layers],
         }
     )
-
-
-def render(value: object) -> bytes:
-    """JSON without blanks, members in the order given: the same bytes for the same value."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
-
-
-def _platform(value: Platform) -> dict[str, Any]:
-    members: dict[str, Any] = {"architecture": value.architecture, "os": value.os}
-    if value.os_version:
-        members["os.version"] = value.os_version
-    if value.os_features:
-        members["os.features"] = list(value.os_features)
-    if value.variant:
-        members["variant"] = value.variant
-    return members

@@ -22,9 +22,9 @@ from imagestore.store.unpack.unpack import UnpackWork
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from imagestore.events import Observer
     from imagestore.metadata.records import ImageRecord
     from imagestore.registry.credentials.model import CredentialLookup
-    from imagestore.registry.events import Observer
     from imagestore.store.archive.exporting import ExportOptions, ExportReport
     from imagestore.store.archive.importing import ImportOptions, ImportReport, ImportWork
     from imagestore.store.images_by_name import ImagesByName

@@ -13,9 +13,9 @@ import select
 import tempfile
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import translated
 from imagestore.errors import DocumentError, InvalidInputError, StoreFullError
 from imagestore.store.archive.compressions import plain
+from imagestore.util.disk_errors import translated
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ def spool(descriptor: int, *, folder: Path, limit_bytes: int, what: str, cancel:
     with contextlib.ExitStack() as stack:
         with translated("write a temporary file", folder):
             file = stack.enter_context(tempfile.TemporaryFile(dir=folder, buffering=0))
-        pieces = stack.enter_context(contextlib.closing(plain(_arriving(descriptor, what, cancel), what=what)))
+        pieces = stack.enter_context(
+            contextlib.closing(plain(_arriving(descriptor, what, cancel), what=what, check=cancel.check))
+        )
         yield Spool(pieces, file, folder, limit_bytes, what, cancel)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
-from imagestore.registry.events import BlobAdvanced, BlobStarted
+from imagestore.events import BlobAdvanced, BlobStarted
 from imagestore.util import files
 from imagestore.util.files import follow_links
 from imagestore.util.partial import new_file, new_folder
@@ -26,8 +26,8 @@ from imagestore.util.partial import new_file, new_folder
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from imagestore.events import Observer
     from imagestore.oci.descriptor import Descriptor
-    from imagestore.registry.events import Observer
     from imagestore.util.cancel import CancelToken
 
 #: The name of standard output.

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import translated
 from imagestore.oci import media_types
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest, new_hash
@@ -27,6 +26,7 @@ from imagestore.store.archive.contents import ArchiveTransfer
 from imagestore.store.archive.index_survey import SurveyedManifest
 from imagestore.store.copy.sources import CopySource
 from imagestore.store.pull.sources import Documents
+from imagestore.util.disk_errors import translated
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

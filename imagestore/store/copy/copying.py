@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ImageNotFoundError, InvalidInputError
+from imagestore.events import Noticed
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
-from imagestore.registry.events import Noticed
 from imagestore.store import leases
 from imagestore.store.archive import exporting, importing, source
 from imagestore.store.archive.contents import NAMELESS
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     from imagestore.config import Config
     from imagestore.content.api import ContentStore
+    from imagestore.events import Observer
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
     from imagestore.platforms import Platform
     from imagestore.registry.client import RegistryClient
-    from imagestore.registry.events import Observer
     from imagestore.store.copy.options import CopyOptions
     from imagestore.util.cancel import CancelToken
 

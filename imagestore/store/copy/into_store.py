@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from typing import Self
 
     from imagestore.content.api import ContentStore
+    from imagestore.events import Observer
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
     from imagestore.registry.client import RegistryClient
-    from imagestore.registry.events import Observer
     from imagestore.store.archive.source import Source
     from imagestore.store.copy.options import CopyOptions, ImageLocation
     from imagestore.store.copy.sources import ReferrerList

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, InvalidInputError, NotFoundError
+from imagestore.events import Noticed
+from imagestore.oci import rendering
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.media_types import Kind
 from imagestore.oci.referrers import subject_of
-from imagestore.registry.events import Noticed
 from imagestore.store.archive import layout
 from imagestore.store.archive.archive_members import blob_member
 from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest
@@ -27,11 +28,11 @@ from imagestore.store.pull.sources import Documents
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from imagestore.events import Observer
     from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
     from imagestore.oci.reference import Reference
     from imagestore.registry.client import RegistryClient
-    from imagestore.registry.events import Observer
     from imagestore.util.cancel import CancelToken
 
 #: Documents that may refer to one image, those that refer to them included.
@@ -166,7 +167,7 @@ def fetch_referrers(
     read = functools.partial(source.pieces, cancel=cancel)
     blobs = {each.digest: each for bare, manifest in manifests for each in (bare, *manifest.children)}
     files = [blob_member(layout.blob_name(each.digest), each, read) for each in blobs.values()]
-    index = layout.render_index(_described(bare, manifest) for bare, manifest in manifests)
+    index = rendering.render_index(_described(bare, manifest) for bare, manifest in manifests)
     files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, index)]
     return write_folder(folder, files, observer=observer, cancel=cancel)
 

@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DigestMismatchError, InvalidInputError, NotFoundError, RegistryError
+from imagestore.events import Noticed
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.media_types import Kind
 from imagestore.oci.referrers import subject_of
-from imagestore.registry.events import Noticed
 from imagestore.store.copy.options import CopiedBlob, CopyReport
 from imagestore.store.copy.referrers import referrers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from imagestore.events import Observer
     from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
     from imagestore.oci.reference import Reference
     from imagestore.registry.client import RegistryClient
-    from imagestore.registry.events import Observer
     from imagestore.registry.push import RepositoryWriter
     from imagestore.store.copy.options import CopyOptions
     from imagestore.store.copy.sources import CopySource

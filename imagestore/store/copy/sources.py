@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, InvalidInputError, SizeMismatchError
+from imagestore.events import Resolved
 from imagestore.oci.decode import limit_of
 from imagestore.oci.digest import Verifier
 from imagestore.oci.index import Index
 from imagestore.oci.media_types import Kind
 from imagestore.oci.referrers import fallback_tag, subject_of
 from imagestore.platforms import format_all
-from imagestore.registry.events import Resolved
 from imagestore.store.archive import layout
 from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest, survey
 from imagestore.store.pull.choice import ManifestChooser, for_each_handler
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from imagestore.config import HandlerPlatform
     from imagestore.content.api import ContentStore
+    from imagestore.events import Observer
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
     from imagestore.registry.blobs import Transfer
     from imagestore.registry.client import RegistryClient
-    from imagestore.registry.events import Observer
     from imagestore.store.archive.contents import ArchiveContents, ArchiveOrigin
     from imagestore.store.copy.options import CopyOptions
     from imagestore.store.pull.choice import Choice

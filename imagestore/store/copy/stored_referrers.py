@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from imagestore.content.api import ContentStore
+    from imagestore.events import Observer
     from imagestore.metadata.api import MetadataStore
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
-    from imagestore.registry.events import Observer
     from imagestore.store.copy.referrers import Referrer
     from imagestore.store.pull.sources import Origin
     from imagestore.util.cancel import CancelToken

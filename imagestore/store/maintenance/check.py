@@ -19,7 +19,7 @@ from imagestore.errors import (
     StoreCorruptError,
 )
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES, limit_of
-from imagestore.oci.image_config import image_config
+from imagestore.oci.image_config import config_of
 from imagestore.store.maintenance.hashing import Hashing
 from imagestore.store.maintenance.why import held_documents
 
@@ -201,7 +201,7 @@ def _config_faults(content: ContentStore, record: ImageRecord, manifest: Manifes
         return
     what = f"image config of {subject}"
     try:
-        config = image_config(manifest, content.read(manifest.config.digest, limit_bytes=MAX_DOCUMENT_BYTES), what=what)
+        config = config_of(manifest, content.read(manifest.config.digest, limit_bytes=MAX_DOCUMENT_BYTES), what=what)
     except ContentNotFoundError:  # reported with the manifest's faults
         return
     except IntegrityError as error:

@@ -10,7 +10,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import translated
 from imagestore.errors import (
     ContentNotFoundError,
     ContentUnreadableError,
@@ -20,6 +19,7 @@ from imagestore.errors import (
     StoreError,
 )
 from imagestore.oci.digest import Digest, Verifier
+from imagestore.util.disk_errors import translated
 from imagestore.util.failpoint import reach
 from imagestore.util.files import opener, replace
 

@@ -14,9 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagestore.content.blob_files import names
-from imagestore.content.disk import make_directories, translated
 from imagestore.content.local import LocalContentStore
-from imagestore.content.locks import FileLock
 from imagestore.errors import InvalidInputError, StoreBusyError, StoreCorruptError, StoreError
 from imagestore.metadata.sqlite import earlier_journal, location
 from imagestore.metadata.sqlite.backup import refuse_unrestorable
@@ -27,8 +25,10 @@ from imagestore.metadata.sqlite.schema import ForeignDatabaseError, SchemaTooNew
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store.maintenance.restoring import RebuildReport, Restorer
 from imagestore.util import files
+from imagestore.util.disk_errors import translated
 from imagestore.util.failpoint import reach
-from imagestore.util.files import sync_directory
+from imagestore.util.file_locks import FileLock
+from imagestore.util.files import make_directories, sync_directory
 from imagestore.util.root_folder import refuse_untrusted
 
 if TYPE_CHECKING:

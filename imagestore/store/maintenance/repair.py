@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from imagestore.content.api import ContentStore
+    from imagestore.events import Observer
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
     from imagestore.registry.client import RegistryClient
-    from imagestore.registry.events import Observer
     from imagestore.store.leases import HeldLease
     from imagestore.store.maintenance.check import CheckReport
     from imagestore.util.cancel import CancelToken

@@ -14,8 +14,8 @@ from imagestore.store.maintenance.repair import Repairer
 from imagestore.store.maintenance.why import explain
 
 if TYPE_CHECKING:
+    from imagestore.events import Observer
     from imagestore.oci.digest import Digest
-    from imagestore.registry.events import Observer
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.maintenance.check import CheckReport
     from imagestore.store.maintenance.eviction import EvictionPolicy, EvictionReport

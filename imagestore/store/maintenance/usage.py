@@ -7,8 +7,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import disk_of, translated
+from imagestore.content.disk import disk_of
 from imagestore.metadata.marking import mark
+from imagestore.util.disk_errors import translated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Set

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import imagestore.platforms as platforms
 from imagestore.errors import DocumentError, NoMatchingManifestError
+from imagestore.events import Noticed, Selected
 from imagestore.metadata.records import ImageRecord
 from imagestore.oci import media_types
 from imagestore.oci.decode import MAX_INDEX_BYTES, decode, in_turn
@@ -18,16 +19,15 @@ from imagestore.oci.media_types import Kind
 from imagestore.oci.other_documents import refuse_list
 from imagestore.oci.select import select, select_each, select_single
 from imagestore.platforms import Platform, format_all, normalize
-from imagestore.registry.events import Noticed, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from imagestore.config import Config, HandlerPlatform
     from imagestore.errors import ImageStoreError
+    from imagestore.events import Observer
     from imagestore.oci.image_config import ImageConfig
     from imagestore.oci.select import Selection
-    from imagestore.registry.events import Observer
     from imagestore.store.pull.sources import Documents
 
 T = TypeVar("T")

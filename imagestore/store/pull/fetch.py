@@ -25,18 +25,18 @@ from imagestore.errors import (
     SizeMismatchError,
     StoreFullError,
 )
+from imagestore.events import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
-from imagestore.registry.events import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
-from imagestore.store.pull.fetch_pipeline import PARALLEL_BLOBS, FetchPipeline, fetch_order, ingest_ref
+from imagestore.store.pull.fetch_pipeline import PARALLEL_BLOBS, FetchPipeline, fetch_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from imagestore.content.api import BlobWriter, ContentStore, SmallBlobs
+    from imagestore.events import Observer
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.reference import Reference
-    from imagestore.registry.events import Observer
     from imagestore.store.pull.sources import Origin
     from imagestore.util.cancel import CancelToken
 
@@ -107,7 +107,7 @@ class Fetcher:
         """
         offsets = {status.ref: status.offset for status in self.content.statuses()}
         needed = sum(
-            descriptor.size - min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
+            descriptor.size - min(offsets.get(descriptor.ingest_ref, 0), descriptor.size)
             for descriptor in missing
             # An adopted blob may take no space. If it does take some, the disk reports that.
             if not self.content.is_at_source(descriptor.digest, descriptor.size)
@@ -183,7 +183,7 @@ class Fetcher:
 
     def _writer(self, descriptor: Descriptor, size: int, cancel: CancelToken) -> BlobWriter:
         return self.small_blobs.writer(
-            ingest_ref(descriptor),
+            descriptor.ingest_ref,
             expected=descriptor.digest,
             total=size,
             cancel=cancel,

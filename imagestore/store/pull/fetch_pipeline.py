@@ -12,7 +12,6 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from imagestore.oci.media_types import Kind
 from imagestore.util.executors import begin, take
 
 if TYPE_CHECKING:
@@ -33,14 +32,6 @@ _COMMITTERS: Final = 2
 # Being committed, or waiting for it.
 _MOST_UNCOMMITTED: Final = 3
 _LOOK_SECONDS: Final = 0.001
-_INGEST_PREFIX: Final = {
-    Kind.INDEX: "index",
-    Kind.MANIFEST: "manifest",
-    Kind.CONFIG: "config",
-    Kind.LAYER: "layer",
-    Kind.FOREIGN_LAYER: "layer",
-}
-
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -71,11 +62,6 @@ def order_with(config: Descriptor, layers: Iterable[Descriptor], *, parallel: in
     ordered = [each for each in fetch_order(layers) if each.digest != config.digest]
     ordered.insert(min(parallel - 1, 1), config)
     return ordered
-
-
-def ingest_ref(descriptor: Descriptor) -> str:
-    """The ingest's name for fetched content, in containerd's form: kind, hyphen, digest."""
-    return f"{_INGEST_PREFIX.get(descriptor.kind, 'unknown')}-{descriptor.digest}"
 
 
 class FetchPipeline(Generic[T, R]):

@@ -6,8 +6,6 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagestore.store.pull.fetch_pipeline import ingest_ref
-
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
@@ -100,7 +98,7 @@ def planned_blobs(
         # The plan itself has read documents from the registry, as a pull does.
         if descriptor not in choice.documents and content.is_at_source(descriptor.digest, descriptor.size):
             return PlannedBlob(descriptor, Presence.SOURCE, 0, descriptor.size - there)
-        offset = min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
+        offset = min(offsets.get(descriptor.ingest_ref, 0), descriptor.size)
         presence = Presence.PARTIAL if offset else Presence.NEW
         return PlannedBlob(descriptor, presence, descriptor.size - offset, descriptor.size - there)
 

@@ -13,9 +13,9 @@ from imagestore.errors import (
     NotFoundError,
     StoreBusyError,
 )
+from imagestore.events import ignore
 from imagestore.oci.media_types import Kind
 from imagestore.platforms import format_all
-from imagestore.registry.events import ignore
 from imagestore.store.pull.choice import ManifestChooser
 from imagestore.store.pull.sources import Documents
 

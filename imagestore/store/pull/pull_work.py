@@ -25,10 +25,10 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     RegistryError,
 )
+from imagestore.events import Noticed, Resolved
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
-from imagestore.registry.events import Noticed, Resolved
 from imagestore.store import leases
 from imagestore.store.pull.choice import ManifestChooser
 from imagestore.store.pull.fetch import Fetcher
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
     from imagestore.config import HandlerPlatform
     from imagestore.content.api import ContentStore
+    from imagestore.events import Observer
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
     from imagestore.registry.client import RegistryClient
-    from imagestore.registry.events import Observer
     from imagestore.store.pull.choice import Choice
     from imagestore.store.pull.verify import ImageVerifier
     from imagestore.util.cancel import CancelToken

@@ -15,11 +15,11 @@ from imagestore.store.pull.sources import Documents
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from imagestore.events import Observer
     from imagestore.oci.digest import Digest
     from imagestore.oci.select import Selection
     from imagestore.platforms import Platform
     from imagestore.registry.credentials.model import CredentialLookup
-    from imagestore.registry.events import Observer
     from imagestore.store.parts import StoreParts
     from imagestore.store.pull.plan import PullPlan
     from imagestore.util.cancel import CancelToken

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError
 from imagestore.oci.decode import limit_of
 from imagestore.oci.digest import verify
-from imagestore.oci.image_config import image_config
+from imagestore.oci.image_config import config_of
 from imagestore.oci.index import Index
 from imagestore.oci.manifest import Manifest
 from imagestore.store.archive.compressions import HEAD_BYTES, compression_of
@@ -167,7 +167,7 @@ class Documents:
             return None
         what = f"image config {manifest.config.digest}"
         config = _once(
-            self._configs, manifest.config, lambda: image_config(manifest, self.raw(manifest.config), what=what)
+            self._configs, manifest.config, lambda: config_of(manifest, self.raw(manifest.config), what=what)
         )
         if config is not None:  # which another manifest may have, with other layers
             config.check_layers(manifest.layers, what=what)

@@ -6,7 +6,6 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import translated
 from imagestore.errors import (
     ContentUnavailableError,
     ImageStoreError,
@@ -15,7 +14,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
     StoreError,
 )
-from imagestore.store.pull.fetch_pipeline import ingest_ref
+from imagestore.util.disk_errors import translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,7 +62,7 @@ def _undo(metadata: MetadataStore, content: ContentStore, held: HeldLease, new: 
     # First, since it needs no database, which may lack the space that this gives back.
     for descriptor in new:
         with contextlib.suppress(StoreError):  # the collection that finds it stale reports why it stays
-            content.abort(ingest_ref(descriptor))
+            content.abort(descriptor.ingest_ref)
     # Where nothing came, the space that is kept back is for better uses.
     metadata.leases.delete(held.id, is_of_work=not content.sizes([each.digest for each in new]))
     # The system may have no descriptor left to read the module.

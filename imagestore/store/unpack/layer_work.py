@@ -10,20 +10,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, IntegrityError, PreconditionError
-from imagestore.registry.events import LayerUnpacked, LayerUnpacking
+from imagestore.events import LayerUnpacked, LayerUnpacking
 from imagestore.store.archive.compressions import plain
 from imagestore.store.unpack.entry import shown
 from imagestore.store.unpack.layer import LayerStream
 from imagestore.util import files
+from imagestore.util.file_calls import remove_xattrs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
     from imagestore.content.api import ContentStore
+    from imagestore.events import Observer
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
-    from imagestore.registry.events import Observer
     from imagestore.store.unpack.apply import LayerApplier
     from imagestore.store.unpack.limits import Unpacked, UnpackLimits
     from imagestore.util.cancel import CancelToken
@@ -115,8 +116,7 @@ def refuse_unable(*, is_rootless: bool) -> None:
 def close_new(descriptor: int) -> None:
     """Take from a new folder what it, and what is made in it, would have from the folder above."""
     os.fchmod(descriptor, _CLOSED)  # also without the set-group-id bit
-    with contextlib.suppress(OSError):  # most folders have none, and some file systems never
-        os.removexattr(descriptor, _DEFAULT_ACL)
+    remove_xattrs(descriptor, [_DEFAULT_ACL])
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from imagestore.store.archive.tar import XATTR
+from imagestore.util.file_calls import get_xattr, remove_xattrs, set_xattr, xattr_names
 from imagestore.util.trees import set_mode
 
 if TYPE_CHECKING:
@@ -61,13 +62,8 @@ class FileMetadata(NamedTuple):
     def found(cls, descriptor: int) -> FileMetadata:
         """The metadata of an open file or folder, but for what is the host's."""
         status = os.fstat(descriptor)
-        try:
-            names = [name for name in os.listxattr(descriptor) if not name.startswith(_OF_THE_HOST)]
-        except OSError as error:
-            if error.errno != errno.ENOTSUP:
-                raise
-            names = []
-        xattrs = tuple((name, os.getxattr(descriptor, name)) for name in names)
+        names = [name for name in xattr_names(descriptor) if not name.startswith(_OF_THE_HOST)]
+        xattrs = tuple((name, get_xattr(descriptor, name)) for name in names)
         times = (status.st_atime_ns, status.st_mtime_ns)
         return cls(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode), times, xattrs)
 
@@ -94,14 +90,14 @@ class FolderState(NamedTuple):
         acl = b""
         if has_acl:
             with contextlib.suppress(OSError):  # ENODATA: it has none
-                acl = os.getxattr(descriptor, DEFAULT_ACL)
-                os.removexattr(descriptor, DEFAULT_ACL)
+                acl = get_xattr(descriptor, DEFAULT_ACL)
+                remove_xattrs(descriptor, [DEFAULT_ACL])
         return cls((status.st_atime_ns, status.st_mtime_ns), acl)
 
     def restore(self, descriptor: int) -> None:
         """Give the folder its state back."""
         if self.acl:
-            os.setxattr(descriptor, DEFAULT_ACL, self.acl)
+            set_xattr(descriptor, DEFAULT_ACL, self.acl)
         os.utime(descriptor, ns=self.times_ns)
 
 
@@ -155,7 +151,7 @@ def set_on_name(above: int, name: str, metadata: FileMetadata, *, has_owner: boo
         # No call of Python's takes a folder and a name. Its link of proc_pid_fd(5) is the open folder itself, wherever
         # that is by now, and the name in it isn't followed.
         path = f"/proc/self/fd/{above}/{name}"
-        refused = _set_xattrs(metadata, lambda key, value: os.setxattr(path, key, value, follow_symlinks=False))
+        refused = _set_xattrs(metadata, lambda key, value: set_xattr(path, key, value))
     os.utime(name, ns=metadata.times_ns, dir_fd=above, follow_symlinks=False)
     return refused
 
@@ -166,21 +162,13 @@ def set_xattrs(descriptor: int, metadata: FileMetadata) -> list[str]:
     Returns:
         Those that couldn't be set.
     """
-    return _set_xattrs(metadata, lambda name, value: os.setxattr(descriptor, name, value))
+    return _set_xattrs(metadata, lambda name, value: set_xattr(descriptor, name, value))
 
 
 def clear_xattrs(descriptor: int) -> None:
     """Remove attributes that an open folder has from an earlier layer or the folder above, but not the host's label."""
-    try:
-        found = os.listxattr(descriptor)
-    except OSError as error:
-        if error.errno != errno.ENOTSUP:
-            raise
-        return
-    for name in found:
-        if name != _SELINUX:
-            with contextlib.suppress(OSError):  # what this user, or this file system, can't change isn't the image's
-                os.removexattr(descriptor, name)
+    # What this user, or this file system, can't change isn't the image's.
+    remove_xattrs(descriptor, [name for name in xattr_names(descriptor) if name != _SELINUX])
 
 
 def _set_xattrs(metadata: FileMetadata, setter: Callable[[str, bytes], None]) -> list[str]:

@@ -12,44 +12,80 @@ import stat
 from typing import TYPE_CHECKING
 
 from imagestore.store.unpack.apply import LayerApplier
+from imagestore.store.unpack.layer_work import LayerUnpacker, close_new, entry_named, refuse_unable
 from imagestore.store.unpack.metadata import FileMetadata
 from imagestore.store.unpack.tree import Tree
+from imagestore.util.failpoint import reach
+from imagestore.util.file_calls import sync_file_system
+from imagestore.util.partial import FOLDER, new_folder
 
 if TYPE_CHECKING:
+    from imagestore.content.api import ContentStore
+    from imagestore.events import Observer
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
-    from imagestore.store.unpack.layer_work import LayerUnpacker
-    from imagestore.store.unpack.limits import Unpacked
+    from imagestore.store.unpack.limits import UnpackLimits
     from imagestore.store.unpack.paths import Parts
     from imagestore.util.cancel import CancelToken
 
 
-def unpack_onto(
-    below: int | None, root: int, layer: Descriptor, diff_id: Digest, unpacker: LayerUnpacker, *, is_rootless: bool
-) -> Unpacked:
-    """Unpack a layer into an empty folder, together with what is in another one.
+class StackedUnpacker:
+    """Unpacks layers one on top of another.
 
     Args:
-        below: the open folder with the layers below, on the same file system; None for the lowest layer.
-        root: the empty folder, open; it gets the root's mode at the very end.
-        layer: the layer.
-        diff_id: of its tar.
-        unpacker: does the work.
-        is_rootless: files belong to this user, and there are no devices; in the tree below too.
+        content: has the layers; a lease holds them.
+        limits: what one layer may take.
+        is_rootless: files belong to this user, and there are no devices; in the trees below too.
+        observer: hears of the progress.
+        cancel: ends the work.
 
     Raises:
-        As LayerUnpacker.apply().
-        OSError: the tree below can't be read, or not be shared.
+        PreconditionError: no root without ``is_rootless``, or names would be written in another encoding.
     """
-    what = f"layer {layer.digest}"
-    with contextlib.closing(Tree(root, what=what, check=unpacker.cancel.check)) as tree:
-        applier = LayerApplier(tree, unpacker.limits, is_rootless=is_rootless)
-        if below is not None:
-            with contextlib.closing(Tree(below, what=what)) as source:
-                _share(source, tree, applier, unpacker.cancel)
-        unpacker.apply(layer, diff_id, applier)
-        applier.finish()
-    return applier.unpacked
+
+    def __init__(
+        self, content: ContentStore, limits: UnpackLimits, *, is_rootless: bool, observer: Observer, cancel: CancelToken
+    ) -> None:
+        refuse_unable(is_rootless=is_rootless)
+        self._unpacker = LayerUnpacker(content, limits, observer, cancel)
+        self._is_rootless = is_rootless
+
+    def unpack(self, below: int | None, path: str, tree: str, layer: Descriptor, diff_id: Digest) -> None:
+        """Make a folder with a tree in it: that of the layers below, and the layer.
+
+        Args:
+            below: the open tree with the layers below, on the same file system; None for the lowest layer.
+            path: the new folder; it appears when all is in it and on the disk.
+            tree: the name of the tree in it.
+            layer: the layer.
+            diff_id: of its tar.
+
+        Raises:
+            AlreadyExistsError: the folder is there.
+            InvalidInputError, PreconditionError: the disk, or the system, refuses something.
+            DocumentError, OperationCancelledError: as LayerUnpacker.apply().
+        """
+        with new_folder(path, cancel=self._unpacker.cancel) as top, entry_named(path):
+            close_new(top)
+            os.mkdir(tree, stat.S_IRWXU, dir_fd=top)
+            root = os.open(tree, FOLDER, dir_fd=top)
+            try:
+                self._apply(below, root, layer, diff_id)
+            finally:
+                os.close(root)
+            # Who finds the folder after a loss of power must not find empty files in it.
+            reach("snapshot-sync")
+            sync_file_system(top)
+
+    def _apply(self, below: int | None, root: int, layer: Descriptor, diff_id: Digest) -> None:
+        what, unpacker = f"layer {layer.digest}", self._unpacker
+        with contextlib.closing(Tree(root, what=what, check=unpacker.cancel.check)) as tree:
+            applier = LayerApplier(tree, unpacker.limits, is_rootless=self._is_rootless)
+            if below is not None:
+                with contextlib.closing(Tree(below, what=what)) as source:
+                    _share(source, tree, applier, unpacker.cancel)
+            unpacker.apply(layer, diff_id, applier)
+            applier.finish()
 
 
 def _share(source: Tree, target: Tree, applier: LayerApplier, cancel: CancelToken) -> None:

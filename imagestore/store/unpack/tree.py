@@ -12,7 +12,6 @@ import contextlib
 import errno
 import os
 import stat
-import tempfile
 from collections import OrderedDict
 from typing import IO, TYPE_CHECKING, Final, TypeVar
 
@@ -22,6 +21,7 @@ from imagestore.store.unpack.metadata import FolderState
 from imagestore.store.unpack.path_table import PathTable
 from imagestore.store.unpack.paths import MOST_PATH_BYTES, byte_length, joined, parts_of
 from imagestore.util.cancel import never_cancelled
+from imagestore.util.file_calls import nameless_file
 from imagestore.util.trees import Choice, prune, remove_folder
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Tree:
 
     def temporary_file(self) -> IO[bytes]:
         """A new file without a name, on the file system that the tree is on."""
-        return tempfile.TemporaryFile(dir=f"/proc/self/fd/{self._root.descriptor}", buffering=0)
+        return nameless_file(self._root.descriptor)
 
     def _forget(self) -> None:
         """Forget open folders: names may lead elsewhere from now on."""

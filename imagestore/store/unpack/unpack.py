@@ -21,7 +21,7 @@ from imagestore.util.partial import FOLDER, NEW_FILE, new_folder
 
 if TYPE_CHECKING:
     from imagestore.content.api import ContentStore
-    from imagestore.registry.events import Observer
+    from imagestore.events import Observer
     from imagestore.store.image import Image
     from imagestore.store.unpack.bundle import BundleOptions
     from imagestore.store.unpack.limits import Unpacked, UnpackLimits

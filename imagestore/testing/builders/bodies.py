@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final, Literal, Protocol
 
 from imagestore.errors import InvalidInputError
-from imagestore.oci.digest import Digest, new_hash
+from imagestore.oci import Digest, new_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,10 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError, InvalidPlatformError
-from imagestore.oci import media_types
-from imagestore.oci.descriptor import ATTESTATION_TYPE, ATTESTATION_TYPE_KEY, Descriptor
-from imagestore.oci.digest import Digest
-from imagestore.platforms.platform import Platform
+from imagestore.oci import ATTESTATION_TYPE, ATTESTATION_TYPE_KEY, Descriptor, Digest, media_types
+from imagestore.platforms import Platform
 from imagestore.testing.builders.bodies import Body, BytesBody
 from imagestore.testing.builders.layers import Family, Layer, layer
 

@@ -12,9 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import imagestore.errors as errors
-from imagestore.oci import media_types
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
+from imagestore.oci import Descriptor, Digest, media_types
 from imagestore.testing.builders.bodies import BytesBody, FlippedBody, read_all
 from imagestore.testing.builders.images import (
     Document,

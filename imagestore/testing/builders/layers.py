@@ -14,8 +14,7 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from imagestore.oci import media_types
-from imagestore.oci.digest import Digest
+from imagestore.oci import Digest, media_types
 from imagestore.testing.builders.bodies import Body, BytesBody, SyntheticBody, digest_of
 
 if TYPE_CHECKING:

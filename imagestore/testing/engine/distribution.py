@@ -15,8 +15,7 @@ import urllib.parse
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.oci import media_types
-from imagestore.oci.reference import DOCKER_HUB, Reference
+from imagestore.oci import DOCKER_HUB, Reference, media_types
 from imagestore.testing.builders.bodies import Body, BytesBody, read_all
 from imagestore.testing.engine.messages import API_VERSION, Fields, Reply, Request, apply_range, error, json_reply
 from imagestore.testing.engine.urls import ApiPath, parse_path
@@ -24,7 +23,7 @@ from imagestore.testing.engine.urls import ApiPath, parse_path
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from imagestore.oci.digest import Digest
+    from imagestore.oci import Digest
     from imagestore.testing.builders.images import Image
 
 

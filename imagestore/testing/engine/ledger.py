@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from imagestore.oci.digest import Digest
+from imagestore.oci import Digest
 from imagestore.testing.engine.messages import Ending, Reply, Request
 from imagestore.testing.engine.urls import check_names
 

@@ -18,7 +18,7 @@ from imagestore.testing.builders.bodies import Body, BytesBody
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from imagestore.oci.digest import Digest
+    from imagestore.oci import Digest
 
     #: Answers some requests; None when it has nothing to say about a request.
     Responder = Callable[["Request"], "Reply | None"]

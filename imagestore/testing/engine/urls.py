@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from imagestore.errors import InvalidDigestError, InvalidInputError
-from imagestore.oci.digest import Digest
+from imagestore.oci import Digest
 
 _NAME: Final = r"(?P<name>[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*)"
 _FORMS: Final = (

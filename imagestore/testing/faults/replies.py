@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.oci.digest import Digest
+from imagestore.oci import Digest
 from imagestore.testing.builders.bodies import BytesBody
 from imagestore.testing.engine.messages import Fields, Reply, Request, error
 from imagestore.testing.engine.urls import parse_path

@@ -19,7 +19,7 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.oci.digest import Digest
+from imagestore.oci import Digest
 from imagestore.testing.builders.bodies import Body, BytesBody, read_all
 from imagestore.testing.engine.messages import Ending, Fields, Framing, Request
 from imagestore.testing.engine.urls import parse_path

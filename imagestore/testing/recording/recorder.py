@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Final, Self
 import httpx
 
 from imagestore.errors import Category, ImageStoreError
-from imagestore.oci.digest import Digest, new_hash
+from imagestore.oci import Digest, new_hash
 from imagestore.testing.builders.bodies import SpoolBody
 from imagestore.testing.engine.engine import PendingAnswer
 from imagestore.testing.engine.ledger import Ledger

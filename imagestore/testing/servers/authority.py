@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError, InvalidInputError
+from imagestore.util.distribution import install_hint
 
 if TYPE_CHECKING:
     import trustme
@@ -27,7 +28,7 @@ class Authority:
             import trustme
         except ImportError as problem:
             raise ConfigError(
-                "TLS listeners: the package trustme is not installed", hint="pip install 'imagestore[testing]'"
+                "TLS listeners: the package trustme is not installed", hint=install_hint("testing")
             ) from problem
         self._authority: trustme.CA = trustme.CA()
         self._lock = threading.Lock()

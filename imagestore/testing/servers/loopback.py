@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import ConfigError, ImageStoreError
-from imagestore.oci.reference import Reference
+from imagestore.oci import Reference
 from imagestore.testing.engine.messages import Request, error
 from imagestore.testing.servers.http1 import Incoming, WireError, read_request, reset, send_reply
 

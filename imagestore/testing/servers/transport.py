@@ -16,6 +16,7 @@ import httpx
 
 from imagestore.errors import ConfigError
 from imagestore.testing.engine.messages import Ending, Fields, Pause, Request, body_steps, has_body
+from imagestore.util.distribution import install_hint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -205,7 +206,7 @@ def mount(router: respx.Router, engine: RequestHandler, *, hosts: Iterable[str] 
     try:
         from respx.patterns import M
     except ImportError as problem:
-        raise ConfigError("respx is not installed", hint="pip install 'imagestore[testing]'") from problem
+        raise ConfigError("respx is not installed", hint=install_hint("testing")) from problem
     names = list(hosts)
     routes = [router.route(M(host=host)) for host in names] if names else [router.route()]
     # Its streams serve both kinds of client, so one function does for both.

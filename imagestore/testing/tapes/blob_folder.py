@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, ContentNotFoundError, InvalidDigestError
-from imagestore.oci.digest import VERIFIABLE, Digest, Verifier
+from imagestore.oci import VERIFIABLE, Digest, Verifier
 from imagestore.testing.builders.bodies import Body, BytesBody, FileBody, digest_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from imagestore.testing.engine.urls import comparable, parse_path, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from imagestore.oci.digest import Digest
+    from imagestore.oci import Digest
     from imagestore.testing.tapes.tape import TapeExchange
 
 # How many near misses an explanation shows.

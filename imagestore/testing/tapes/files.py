@@ -25,7 +25,7 @@ from imagestore.util.files import write_whole
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from imagestore.oci.digest import Digest
+    from imagestore.oci import Digest
     from imagestore.testing.builders.images import Image
     from imagestore.testing.faults.rules import FaultRule
 

@@ -19,9 +19,7 @@ from imagestore.errors import (
     InvalidDigestError,
     InvalidReferenceError,
 )
-from imagestore.oci import media_types
-from imagestore.oci.digest import Digest, verify
-from imagestore.oci.reference import TAG, Reference
+from imagestore.oci import Digest, Reference, grammar, media_types, verify
 from imagestore.testing.builders.bodies import FileBody
 from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.tapes.blob_folder import BlobFolder
@@ -170,7 +168,7 @@ def _reference_of(entry: dict[str, object], default: Reference) -> Reference:
             return Reference.parse(full)
         except InvalidReferenceError:
             tag = None
-    return replace(default, tag=tag if isinstance(tag, str) and TAG.fullmatch(tag) else "")
+    return replace(default, tag=tag if isinstance(tag, str) and grammar.TAG.fullmatch(tag) else "")
 
 
 def _walk(

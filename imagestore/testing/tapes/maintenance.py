@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, ContentNotFoundError, ImageStoreError
-from imagestore.oci.digest import Digest
+from imagestore.oci import Digest
 from imagestore.testing.builders.bodies import Body, BytesBody, digest_of
 from imagestore.testing.engine.messages import Ending, Fields, Request
 from imagestore.testing.engine.urls import parse_path

@@ -16,8 +16,8 @@ import requests.auth
 from oras.auth import AuthenticationException
 
 from imagestore.errors import AccessDeniedError, ImageStoreError, ProtocolError
+from imagestore.registry import CredentialResolver
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
-from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.endpoints import default_endpoint
 from imagestore.registry.transport import urls
 from imagestore.registry.transport.http import HttpSender

@@ -24,13 +24,13 @@ from imagestore.errors import (
     ProtocolError,
     RegistryUnavailableError,
 )
-from imagestore.oci.digest import Digest, Verifier
-from imagestore.oci.reference import Reference
+from imagestore.oci import Digest, Reference, Verifier
 from imagestore.testing.builders.bodies import FileBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.files import load_tape, save_text, tape_path
 from imagestore.testing.tapes.layout import check_layout
 from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
+from imagestore.util.distribution import install_hint
 from imagestore.util.files import write_whole
 
 if TYPE_CHECKING:
@@ -147,9 +147,7 @@ def _connected(target: str, action: str, *, is_plain_http: bool) -> Iterator[Ora
 
         from imagestore.testing.tapes.oras_login import Login
     except ImportError as problem:
-        raise ConfigError(
-            "publishing: the package oras is not installed", hint="pip install 'imagestore[oras]'"
-        ) from problem
+        raise ConfigError("publishing: the package oras is not installed", hint=install_hint("oras")) from problem
     Reference.parse(target)
     client = OrasClient(insecure=is_plain_http, tls_verify=not is_plain_http)
     # If the registry can't be reached, fail at once: oras would try for minutes. The answer may have no end.

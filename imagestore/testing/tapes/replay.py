@@ -27,7 +27,7 @@ from imagestore.testing.tapes.tape import Tape, TapeContent, TapeHost
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from imagestore.oci.digest import Digest
+    from imagestore.oci import Digest
     from imagestore.testing.builders.bodies import Body
     from imagestore.testing.engine.engine import Engine, FaultInjector
     from imagestore.testing.faults.rules import FaultRule

@@ -22,9 +22,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
-from imagestore.content.locks import FileLock
 from imagestore.errors import ConfigError, InvalidInputError, OperationCancelledError
-from imagestore.oci.digest import VERIFIABLE
+from imagestore.oci import VERIFIABLE
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.registry import RecordedRegistry
@@ -33,6 +32,7 @@ from imagestore.testing.tapes.files import load_tape, save_tape, tape_path
 from imagestore.testing.tapes.replay import Replay, first_lines, replay
 from imagestore.testing.tapes.tape import SUFFIX, Tape
 from imagestore.util.cancel import CancelToken
+from imagestore.util.file_locks import FileLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -21,7 +21,7 @@ from imagestore.testing.engine.urls import parse_path
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from imagestore.oci.digest import Digest
+    from imagestore.oci import Digest
     from imagestore.testing.engine.messages import Ending, Framing
     from imagestore.testing.faults.rules import FaultRule
 

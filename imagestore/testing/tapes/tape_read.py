@@ -11,11 +11,9 @@ import tomllib
 import urllib.parse
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from imagestore.config.findings import RefusalError
-from imagestore.config.toml_lines import KeyLines
+from imagestore.config import KeyLines, RefusalError
 from imagestore.errors import DocumentError, InvalidDigestError, InvalidInputError, InvalidReferenceError
-from imagestore.oci.digest import Digest
-from imagestore.oci.reference import Reference
+from imagestore.oci import Digest, Reference
 from imagestore.testing.engine.messages import Ending, Framing
 from imagestore.testing.faults import EFFECTS
 from imagestore.testing.faults.rules import FaultRule, Where

@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from imagestore import Reference
 from imagestore.errors import ImageStoreError
+from imagestore.events import ignore
 from imagestore.protos.containerd import images_pb2
 from imagestore.protos.containerd.types_pb2 import Descriptor
 from imagestore.publish.wanted import ActualImage
-from imagestore.registry.events import ignore
 from tests.support.fake_containerd import NAMESPACE
 from tests.support.publishing import ARM, KATA, RUNC, SNAPSHOTTERS, app, publishing_node
 

@@ -17,8 +17,8 @@ from imagestore.resources.messages import LinuxContainerResources, WindowsContai
 from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
 from imagestore.resources.pod import Container, Pod, Requirements, with_defaults
 from imagestore.resources.qos import QosClass, qos_class
-from imagestore.resources.quantity import MAXIMUM_BINARY, Format, Quantity, from_json, parse
 from imagestore.resources.windows import Isolation
+from imagestore.util.quantity import MAXIMUM_BINARY, Format, Quantity, from_json
 
 FACTORS = {
     "": Fraction(1),
@@ -44,7 +44,7 @@ suffixes = st.sampled_from(list(FACTORS)) | st.builds("{}{}".format, st.sampled_
 texts = st.builds(
     "{}{}{}{}".format, signs, digits, st.just("") | st.builds(".{}".format, st.just("") | digits), suffixes
 )
-quantities = texts.map(parse)
+quantities = texts.map(Quantity.parse)
 millis = st.integers(0, 10**9)
 
 
@@ -74,14 +74,14 @@ def expected(text: str) -> Fraction:
 
 @given(texts)
 def test_reading_is_exact_to_a_billionth_and_capped_where_it_is_binary(text: str) -> None:
-    assert exactly(parse(text)) == expected(text)
+    assert exactly(Quantity.parse(text)) == expected(text)
 
 
 @given(texts)
 def test_the_canonical_text_reads_back_to_itself(text: str) -> None:
-    canonical = str(parse(text))
-    again = parse(canonical)
-    assert again == parse(text)
+    canonical = str(Quantity.parse(text))
+    again = Quantity.parse(canonical)
+    assert again == Quantity.parse(text)
     assert str(again) == canonical
     assert "." not in canonical
     assert not canonical.startswith("+")
@@ -90,10 +90,10 @@ def test_the_canonical_text_reads_back_to_itself(text: str) -> None:
 @given(st.text(alphabet="+-.0123456789eEinumkKMGTP Ki", max_size=12) | st.text(max_size=6))
 def test_any_text_is_read_or_refused_by_our_own_error(text: str) -> None:
     try:
-        found = parse(text)
+        found = Quantity.parse(text)
     except InvalidInputError:
         return
-    assert parse(str(found)) == found
+    assert Quantity.parse(str(found)) == found
 
 
 @given(quantities, quantities)
@@ -153,7 +153,7 @@ def test_swap_of_version_2_and_memory_make_the_limit_of_version_1(memory: int, s
     assert cgroup.swap_max(memory + swap, memory) == swap
 
 
-amounts = st.sampled_from(["0", "1m", "250m", "1", "2", "64Mi", "1Gi", "1500M"]).map(parse)
+amounts = st.sampled_from(["0", "1m", "250m", "1", "2", "64Mi", "1Gi", "1500M"]).map(Quantity.parse)
 lists = st.dictionaries(st.sampled_from(["cpu", "memory", "ephemeral-storage"]), amounts, max_size=3)
 containers = st.builds(Container, resources=st.builds(Requirements, lists, lists))
 pods = st.builds(Pod, st.lists(containers, min_size=1, max_size=3).map(tuple))
@@ -217,6 +217,6 @@ def test_windows_numbers_stay_in_their_ranges_and_precedence_leaves_one(
 @given(st.integers(-(10**30), 10**30), st.integers(-9, 30), st.sampled_from(Format))
 def test_every_format_prints_what_reads_back(mantissa: int, exponent: int, format_: Format) -> None:
     quantity = Quantity(mantissa, exponent, format_)
-    again = parse(str(quantity))
+    again = Quantity.parse(str(quantity))
     is_capped = again.format is Format.BINARY_SI and abs(exactly(quantity)) > MAXIMUM_BINARY
     assert again == quantity or is_capped

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import Image, Noticed
+from imagestore import Image
 from imagestore.cli.commands import SECTIONS
 from imagestore.errors import UnsupportedError
+from imagestore.events import Noticed
 from imagestore.testing import Entry, RegistryServer, build_image, build_index
 from tests.support.node import HYPERV, PROCESS, python_image
 from tests.unit.cli.lines import Line

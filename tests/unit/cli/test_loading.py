@@ -129,4 +129,4 @@ def test_without_the_packages_of_the_command_line_one_line_says_what_to_install(
     code = "import sys; sys.modules['click'] = None; from imagestore.__main__ import main; raise SystemExit(main())"
     done = run_python(code)
     assert done.returncode == 1
-    assert done.stderr == "imagestore: the command line needs more packages: pip install 'imagestore[cli]'\n"
+    assert done.stderr == "imagestore: the command line needs more packages: pip install 'oci-imagestore[cli]'\n"

@@ -10,7 +10,7 @@ import pytest
 
 from imagestore.cli.main import main
 from imagestore.errors import ImageServiceError
-from imagestore.node.embedded import EmbeddedImageService
+from imagestore.node import EmbeddedImageService
 from tests.support.docker_engine import Engine, docker_engine, id_of
 from tests.support.linux_node import APP
 from tests.unit.cli.node_lines import KUBELET, run
@@ -18,7 +18,7 @@ from tests.unit.cli.node_lines import KUBELET, run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from imagestore.cri.model import ImageSpec
+    from imagestore.cri import ImageSpec
 
 
 def test_an_image_is_ensured_once_for_each_handler(image: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,65 @@ def here(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     return Commands(capsys)
 
 
+def python(program: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *options, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+
+
+#: Prints the help of every command.
+HELP: Final = """
+import click
+from imagestore.cli.main import cli
+from imagestore.cli.commands import restore_help
+import sys
+if sys.flags.optimize > 1:
+    restore_help(cli)
+def show(command, context):
+    print(context.get_help())
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        inner = command.get_command(context, name)
+        show(inner, click.Context(inner, parent=context, info_name=name))
+show(cli, click.Context(cli, info_name="imagestore"))
+"""
+
+
+def test_help_is_the_same_without_docstrings() -> None:
+    whole, stripped = python(HELP), python(HELP, "-OO")
+    assert whole.stdout.count("Usage: ") > 60
+    assert stripped.stdout == whole.stdout
+
+
+def test_a_command_has_its_help_without_docstrings() -> None:
+    command = [sys.executable, "-OO", "-m", "imagestore"]
+    for words, text in (((), "Keep container images by"), (("config", "check"), "Look FILE over")):
+        done = subprocess.run([*command, *words, "--help"], capture_output=True, text=True, check=True, timeout=60)
+        assert text in done.stdout
+
+
+def test_a_program_without_logging_hears_nothing() -> None:
+    done = python("import imagestore, logging; logging.getLogger('imagestore.store').warning('of ours')")
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_the_command_line_writes_warnings_to_standard_error() -> None:
+    program = "from imagestore.cli.main import main; main(['version'])"
+    done = python(f"import logging; {program}; logging.getLogger('imagestore.store').warning('of ours')")
+    assert done.stderr == "of ours\n"
+
+
+@pytest.mark.parametrize("words", ["", "--root ~/store", "--root=~/store"])
+def test_a_tilde_is_the_users_home(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("IMAGESTORE_ROOT", "~/store")
+    monkeypatch.setenv("IMAGESTORE_CONFIG", "")
+    assert main([*words.split(), "check"]) == 8
+    assert f"there is no store in {tmp_path}/home/store\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "status"), [("pull a@@b", 2), ("nonsense", 2), ("inspecti nothing", 8), ("rmi nothing", 3)]
 )
@@ -130,7 +189,7 @@ def test_a_package_of_an_extra_that_is_missing_is_named(tmp_path: Path) -> None:
     lines = done.stderr.splitlines()
     assert len(lines) == 6
     assert all(each.endswith("expected the package grpc, it is not installed") for each in lines[::2])
-    assert set(lines[1::2]) == {"  hint: pip install 'imagestore[cri]'"}
+    assert set(lines[1::2]) == {"  hint: pip install 'oci-imagestore[cri]'"}
 
 
 @pytest.mark.parametrize(

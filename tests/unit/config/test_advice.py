@@ -7,8 +7,7 @@ import re
 import pytest
 
 from imagestore import Descriptor, Digest, config
-from imagestore.oci import media_types
-from imagestore.oci.index import Index
+from imagestore.oci import Index, media_types
 from imagestore.oci.select import Selection, select
 from imagestore.platforms import Platform, format_all, parse
 

@@ -10,7 +10,7 @@ import pytest
 
 from imagestore.containerd.collector import Collector
 from imagestore.errors import StoreError, StoreFullError, UndeletableError
-from imagestore.store.workers import StoreWorkers
+from imagestore.store import StoreWorkers
 from tests.support.patience import until_in_loop
 
 UNDELETABLE = UndeletableError({"sha256:0": "content sha256:0: can't delete"})

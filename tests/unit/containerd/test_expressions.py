@@ -162,7 +162,7 @@ def test_without_the_package_an_expression_is_refused_with_its_name(monkeypatch:
     monkeypatch.setitem(sys.modules, "re2", None)
     with pytest.raises(UnsupportedError, match="google-re2") as caught:
         compiled("a")
-    assert "imagestore[cri]" in str(caught.value.hint)
+    assert "oci-imagestore[filters]" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("expression", ["(a*)*b", "(a|aa)+$b", "(a|a)*b", "(a?){64}a{64}b", "(.*)*(.*)*(.*)*[^a]b"])

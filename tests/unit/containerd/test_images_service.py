@@ -9,7 +9,7 @@ import pytest
 
 from imagestore import Descriptor, Digest, EvictionPolicy, ImageStore, Platform
 from imagestore.errors import InvalidInputError
-from imagestore.metadata.records import ImageRecord
+from imagestore.metadata import ImageRecord
 from imagestore.protos.containerd import images_pb2 as wire
 from imagestore.protos.containerd.types_pb2 import Descriptor as WireDescriptor
 from imagestore.protos.google.protobuf.timestamp_pb2 import Timestamp

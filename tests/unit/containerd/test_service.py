@@ -15,7 +15,7 @@ from imagestore.protos.containerd.introspection_pb2_grpc import IntrospectionStu
 from imagestore.protos.containerd.snapshots_pb2_grpc import SnapshotsStub
 from imagestore.protos.containerd.version_pb2_grpc import VersionStub
 from imagestore.protos.google.protobuf.empty_pb2 import Empty
-from imagestore.store.workers import StoreWorkers
+from imagestore.store import StoreWorkers
 from tests.support.containerd_client import Client, refused
 from tests.support.rpc_server import containerd_face
 

@@ -15,7 +15,7 @@ from imagestore.content import adopt
 from imagestore.content.api import Adoption
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import OperationCancelledError, StoreFullError
-from imagestore.registry.client_factory import connect
+from imagestore.registry import connect
 from imagestore.testing import Registry
 from tests.support.node import HOST, PYTHON, node, python_image
 

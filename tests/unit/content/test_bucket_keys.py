@@ -9,7 +9,7 @@ import pytest
 from imagestore import BucketSettings
 from imagestore.content.bucket import Bucket
 from imagestore.errors import ConfigError
-from imagestore.oci.digest import Digest
+from imagestore.oci import Digest
 
 URL = "s3://bucket/prefix"
 

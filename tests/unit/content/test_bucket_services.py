@@ -181,7 +181,7 @@ def test_an_upload_has_at_most_ten_thousand_parts(gibibytes: int) -> None:
 
 @pytest.mark.parametrize("name", ["My_Bucket", "a.b.c", "A" * 255, "old-bucket_"])
 def test_names_of_older_buckets_are_taken_and_stand_in_the_path(name: str) -> None:
-    from imagestore.oci.digest import Digest
+    from imagestore.oci import Digest
 
     address = Bucket(BucketSettings(f"s3://{name}/prefix")).signed(Digest.of(b""), 60.0)
     assert f".amazonaws.com/{name}/prefix/blobs/sha256/" in address

@@ -34,11 +34,10 @@ from imagestore.errors import (
     StoreError,
     WriterClosedError,
 )
+from imagestore.events import ignore
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci import media_types
-from imagestore.registry.events import ignore
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_pipeline import ingest_ref
 
 NEVER = CancelToken()
 SIZES = (500, 5000, 50000)
@@ -204,7 +203,7 @@ def test_a_copy_resumes_from_sources_that_seek_and_from_those_that_cannot(
     data = content(size)
     layer = Descriptor(media_types.OCI_LAYER, Digest.of(data), size)
     at = size * percent // 100
-    begun(store, ingest_ref(layer), data[:at], size)
+    begun(store, layer.ingest_ref, data[:at], size)
     source = Source(data, can_seek)
     with store.small_blobs(NEVER) as small_blobs:
         fetcher = Fetcher(store, source, Reference.parse("r"), ignore, lambda: None, small_blobs)

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from imagestore import CancelToken, Digest
-from imagestore.content.disk import translated
 from imagestore.content.ingests import ingest_name
 from imagestore.content.local import LocalContentStore
-from imagestore.content.locks import FileLock
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -32,6 +30,8 @@ from imagestore.errors import (
     StoreFullError,
     StoreReadOnlyError,
 )
+from imagestore.util.disk_errors import translated
+from imagestore.util.file_locks import FileLock
 
 NEVER = CancelToken()
 

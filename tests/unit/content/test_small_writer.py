@@ -20,7 +20,6 @@ from imagestore import CancelToken, Digest
 from imagestore.content.direct_io import DIRECT, LEAST_DIRECT_BYTES
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.local import LocalContentStore
-from imagestore.content.locks import FileLock
 from imagestore.content.small_writer import SMALL_BYTES, SmallWriter
 from imagestore.errors import (
     AlreadyExistsError,
@@ -31,6 +30,7 @@ from imagestore.errors import (
     StoreFullError,
     WriterClosedError,
 )
+from imagestore.util.file_locks import FileLock
 from tests.unit.content.remains import left_over
 
 if TYPE_CHECKING:
@@ -348,7 +348,7 @@ def test_a_lock_is_let_go_of_even_if_its_file_cannot_be_removed(
 
     writer = opened(store, small_blobs, b"abc")
     with monkeypatch.context() as patch:
-        patch.setattr("imagestore.content.locks.os.unlink", failing)
+        patch.setattr("imagestore.util.file_locks.os.unlink", failing)
         writer.abort()
     lock = FileLock(next((store.root.parent / "locks").glob("*")))
     assert lock.try_acquire()

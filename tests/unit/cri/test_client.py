@@ -26,9 +26,9 @@ from imagestore.errors import (
     ServiceUnavailableError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.node.image_service import ImageService
+from imagestore.node import ImageService
 from imagestore.protos.cri import api_pb2 as cri
-from imagestore.registry.credentials.cri import AuthConfig
+from imagestore.registry import AuthConfig
 from tests.unit.cri.scripted_cri import aborting, serving
 
 IMAGE = cri.Image(id="sha256:1", size=7, repo_tags=["registry.example/app:1"])

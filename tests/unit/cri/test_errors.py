@@ -37,7 +37,7 @@ from imagestore.errors import (
     StoreFullError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.registry.credentials.cri import AuthConfig
+from imagestore.registry import AuthConfig
 from imagestore.testing import BasicAuth, FaultRule, Image, RegistryServer, TokenAuth, Where, build_image
 from imagestore.testing import synthetic_layer as large_layer
 from imagestore.testing.faults import Drip, Stall

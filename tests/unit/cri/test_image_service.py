@@ -20,7 +20,7 @@ from imagestore.errors import (
     UnknownRuntimeHandlerError,
 )
 from imagestore.protos.cri import api_pb2, api_pb2_grpc
-from imagestore.registry.credentials.cri import AuthConfig
+from imagestore.registry import AuthConfig
 from imagestore.testing import Image, build_artifact, build_image
 from tests.support.cri_server import CriServer, cri_server
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node

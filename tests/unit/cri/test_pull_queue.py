@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from imagestore import BlobAdvanced, BlobDone, BlobStarted, CancelToken, Descriptor, Digest, Event, Observer
+from imagestore import CancelToken, Descriptor, Digest
 from imagestore.cri.pull_queue import FIRST_PULLS, FairSlots, PullKey, PullOutcome, PullQueue
 from imagestore.errors import OperationCancelledError, RegistryUnavailableError, StoreBusyError
+from imagestore.events import BlobAdvanced, BlobDone, BlobStarted, Event, Observer
 from tests.support.patience import until_in_loop
 
 KEY = PullKey(1, "registry.example/app:1", "runc", "")

@@ -6,21 +6,11 @@ import asyncio
 
 import pytest
 
-from imagestore import (
-    BlobAdvanced,
-    BlobAwaited,
-    BlobDone,
-    BlobStarted,
-    BlobVerifying,
-    CancelToken,
-    Descriptor,
-    Digest,
-    Event,
-    Waiting,
-)
+from imagestore import CancelToken, Descriptor, Digest
 from imagestore import config as configuration
 from imagestore.cri.pull_timeout import ProgressWatch
 from imagestore.errors import ConfigError, OperationCancelledError
+from imagestore.events import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Event, Waiting
 
 ONE, TWO = (Descriptor("application/octet-stream", Digest.of(raw), 9) for raw in (b"one", b"two"))
 

@@ -13,8 +13,8 @@ import pytest
 from imagestore import Digest
 from imagestore.cri.model import FilesystemUsage
 from imagestore.errors import ServiceUnavailableError
+from imagestore.events import BlobDone, Event, Observer
 from imagestore.protos.cri import api_pb2, api_pb2_grpc
-from imagestore.registry.events import BlobDone, Event, Observer
 from imagestore.testing import build_image, build_index
 from imagestore.util.cancel import CancelToken
 from tests.support.cri_server import cri_server

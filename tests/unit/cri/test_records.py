@@ -19,9 +19,9 @@ from imagestore.cri.model import ImageSpec, ServedImage
 from imagestore.cri.pull_queue import PullQueue
 from imagestore.cri.response_cache import image_message
 from imagestore.errors import StoreCorruptError
-from imagestore.metadata.records import ListedImage
+from imagestore.metadata import ListedImage
 from imagestore.protos.cri import api_pb2 as cri
-from imagestore.store.workers import StoreWorkers
+from imagestore.store import StoreWorkers
 from imagestore.testing import build_image
 from tests.support.node import CONFIG, HOST, PYTHON, node, python_image
 from tests.support.store_process import StoreProcess

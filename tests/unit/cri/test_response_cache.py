@@ -14,7 +14,7 @@ from imagestore import Digest, ImageStore
 from imagestore.cri.client import CriImageService
 from imagestore.cri.response_cache import KEPT_SECONDS, FilesystemUse
 from imagestore.errors import StoreError
-from imagestore.store.workers import StoreWorkers
+from imagestore.store import StoreWorkers
 from imagestore.testing import Image, build_image
 from tests.support.node import PROCESS, Node, node
 from tests.unit.cri.image_calls import HOST, spec

@@ -17,7 +17,7 @@ from imagestore.cri.pull_queue import PullQueue
 from imagestore.cri.runtime_service import RuntimeServicer, uses_systemd
 from imagestore.protos.cri import api_pb2 as cri
 from imagestore.server.calls import UNKNOWN_METHOD, CallInterceptor, CallWatch
-from imagestore.store.workers import StoreWorkers
+from imagestore.store import StoreWorkers
 from tests.support.cri_server import CriServer
 from tests.support.node import CONFIG, node
 

@@ -354,7 +354,7 @@ def test_what_sqlite_does_not_tell_is_tried(
     def refuse(descriptor: int, offset: int, length: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
     error = sqlite3.OperationalError("as SQLite says")
     error.sqlite_errorcode = code
     with pytest.raises(kind, match=rf"{text} \(as SQLite says\)") as caught, Translated(tmp_path / "metadata.db"):

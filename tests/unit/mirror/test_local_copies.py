@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from imagestore.content.api import ContentStore
+    from imagestore.content import ContentStore
     from imagestore.mirror.blobs import BlobSource
 
 pytestmark = pytest.mark.anyio

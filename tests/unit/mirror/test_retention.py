@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from imagestore import Digest, ImageStore
-from imagestore.config.model import Upstream
+from imagestore.config import Upstream
 from imagestore.errors import StoreFullError
 from imagestore.mirror.catalogue import Catalogue
 from imagestore.mirror.catalogue_database import SqliteCatalogueDatabase

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from imagestore.content.api import ContentStore
+    from imagestore.content import ContentStore
     from imagestore.testing import Image
 
 LAYER_BYTES: Final = 1 << 20

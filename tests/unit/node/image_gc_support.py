@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from imagestore.cri.model import ContainerImage
+from imagestore.cri import ContainerImage
 from imagestore.node.eviction import CollectionPolicy, DiskUsage
 from imagestore.node.feature_gates import FeatureGates
 from imagestore.node.image_gc import ImageCollector

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from imagestore.cri.model import SandboxMetadata
+from imagestore.cri import SandboxMetadata
 from imagestore.node.credentials import DOCKER_CONFIG_JSON, PullSecret
 from imagestore.node.feature_gates import FeatureGates
 from imagestore.node.image_manager import EnsureRequest, ImageManager

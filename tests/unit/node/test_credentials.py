@@ -24,8 +24,7 @@ from imagestore.node.credentials import (
     parse_entries,
     with_secrets,
 )
-from imagestore.registry.credentials.cri import AuthConfig
-from imagestore.registry.credentials.model import FoundCredential, Target
+from imagestore.registry import AuthConfig, FoundCredential, Target
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from imagestore import Secret
 from imagestore.errors import ImageServiceError, ServiceUnavailableError
 from imagestore.node.docker.api import negotiate, registry_auth
 from imagestore.node.docker.pulling import MAX_LINE_BYTES, read_progress
-from imagestore.registry.credentials.cri import AuthConfig
+from imagestore.registry import AuthConfig
 
 
 @pytest.mark.parametrize(

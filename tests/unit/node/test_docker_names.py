@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore import CancelToken, platforms
-from imagestore.cri.model import ImageSpec
+from imagestore.cri import ImageSpec
 from imagestore.errors import DeadlineExceededError, InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.node.docker.service import DockerImageService
 from imagestore.util.durations import Duration

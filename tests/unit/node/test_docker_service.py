@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from imagestore import CancelToken, PartAdvanced, Secret, platforms
-from imagestore.cri.model import ContainerImage, ImageSpec
+from imagestore import CancelToken, Secret, platforms
+from imagestore.cri import ContainerImage, ImageSpec
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -24,9 +24,10 @@ from imagestore.errors import (
     ServiceUnavailableError,
     StoreCorruptError,
 )
+from imagestore.events import PartAdvanced
 from imagestore.node.docker.handler_table import HandlerTable
 from imagestore.node.docker.service import DockerImageService
-from imagestore.registry.credentials.cri import AuthConfig
+from imagestore.registry import AuthConfig
 from imagestore.util.durations import Duration
 from tests.support.docker_engine import RECORDED, Engine, docker_engine, id_of, recorded
 from tests.support.image_service_contract import Bench, HandlerContract
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from imagestore import Event
+    from imagestore.events import Event
 
 APP = "registry.example/team/app"
 ARM = platforms.parse("linux/arm64")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import CancelToken, platforms
-from imagestore.cri.model import ImageSpec
+from imagestore.cri import ImageSpec
 from imagestore.errors import (
     AccessDeniedError,
     ImageServiceError,

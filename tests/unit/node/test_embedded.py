@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore import ImageStore, Secret
-from imagestore.cri.model import ContainerImage, ImageSpec
+from imagestore.cri import ContainerImage, ImageSpec
 from imagestore.errors import AuthenticationError
 from imagestore.node.embedded import EmbeddedImageService
-from imagestore.registry.client_factory import connect
-from imagestore.registry.credentials.cri import AuthConfig
+from imagestore.registry import AuthConfig, connect
 from imagestore.testing import BasicAuth, Registry, build_index, layer
 from tests.support.image_service_contract import Bench, HandlerContract
 from tests.support.linux_node import AGAIN, APP, CONFIG, HOST, MISSING

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagestore.cri.model import ContainerImage
+from imagestore.cri import ContainerImage
 from imagestore.errors import InvalidInputError
 from imagestore.node.eviction import (
     CollectionPolicy,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagestore.cri.model import ContainerImage, ImageSpec
+from imagestore.cri import ContainerImage, ImageSpec
 from imagestore.errors import ImageCollectionError, ImageServiceError
 from imagestore.node.eviction import CollectionPolicy, DiskUsage, Spared
 from imagestore.util.durations import Duration

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore import CancelToken
-from imagestore.cri.model import ContainerImage
+from imagestore.cri import ContainerImage
 from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
 from imagestore.node.eviction import CollectionPolicy, DiskUsage, Reason, disk_of_images
 from imagestore.node.feature_gates import FeatureGates

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from imagestore.cri.model import ImageSpec, SandboxMetadata
+from imagestore.cri import ImageSpec, SandboxMetadata
 from imagestore.errors import (
     ConfigError,
     ImageDeniedError,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore import CancelToken
-from imagestore.cri.model import SandboxMetadata
+from imagestore.cri import SandboxMetadata
 from imagestore.errors import ImageServiceError, OperationCancelledError
 from imagestore.node.feature_gates import FeatureGates
 from imagestore.node.image_manager import EnsureRequest, ImageManager

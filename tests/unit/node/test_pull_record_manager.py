@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore.cri.model import ServedImage
+from imagestore.cri import ServedImage
 from imagestore.errors import ConfigError, StoreCorruptError
 from imagestore.node.credentials import SecretSource, ServiceAccountSource, TrackedCredential
 from imagestore.node.metrics import NodeMetrics
@@ -14,7 +14,7 @@ from imagestore.node.pull_record_files import PullRecordFiles, file_name
 from imagestore.node.pull_record_manager import MOST_SECRETS_LEARNED, PullManager
 from imagestore.node.pull_records import PullCredentials, PulledRecord, RecordedSecret
 from imagestore.node.pull_verification import CredentialVerification
-from imagestore.registry.credentials.cri import AuthConfig
+from imagestore.registry import AuthConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore.cri.model import ServedImage
+from imagestore.cri import ServedImage
 from imagestore.errors import StoreError
 from imagestore.node.pull_record_files import PullRecordFiles, file_name
 from imagestore.node.pull_record_manager import PullManager

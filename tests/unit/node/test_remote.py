@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore import ImageStore, TransferPolicy
-from imagestore.cri.client import CriImageService
-from imagestore.cri.model import ImageSpec, SandboxMetadata
+from imagestore.cri import CriImageService, ImageSpec, SandboxMetadata
 from imagestore.node.embedded import EmbeddedImageService
 from imagestore.node.eviction import CollectionPolicy, DiskUsage
 from imagestore.node.feature_gates import FeatureGates

@@ -14,7 +14,7 @@ from imagestore.errors import ImageStoreError, PreconditionError, UnsupportedErr
 from imagestore.publish import ContentWay, ImageState
 from imagestore.publish.connection import Connection
 from imagestore.publish.publisher import Publisher
-from imagestore.registry.client_factory import connect
+from imagestore.registry import connect
 from imagestore.util.machine import MachineMark
 from tests.support.fake_containerd import FakeContainerd
 from tests.support.fake_containerd_state import Rules

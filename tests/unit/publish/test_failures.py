@@ -30,7 +30,8 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_fails_once(here: PublishingNode, call: str) -> None:
     here.pull(APP)
-    for code, after, skip in itertools.product((LOST, BROKEN, LATE), (False, True), range(3)):
+    codes = itertools.cycle((LOST, BROKEN, LATE))
+    for code, (skip, after) in zip(codes, itertools.product(range(3), (False, True)), strict=False):
         here.fake.faults.refuse(call, code, after=after, skip=skip)
         with here.publisher() as publisher:
             converges(here, publisher)

@@ -27,10 +27,9 @@ from imagestore.errors import (
 )
 from imagestore.publish.folder_snapshots import FolderSnapshots
 from imagestore.publish.snapshots import SnapshotTarget
-from imagestore.store.unpack.limits import Unpacked
-from imagestore.store.unpack.stacked import unpack_onto
+from imagestore.store import StackedUnpacker
 from imagestore.util.cancel import CancelToken
-from imagestore.util.files import sync_file_system
+from imagestore.util.file_calls import sync_file_system
 from tests.contracts.snapshots import SnapshotContract, Step, Trees, steps_of
 from tests.support.patience import until
 from tests.unit.store.unpack.making import (
@@ -215,7 +214,7 @@ def test_a_chain_appears_only_when_its_files_outlast_a_loss_of_power(
         seen.append((target.has(steps[0].chain), os.listdir(descriptor)))
         sync_file_system(descriptor)
 
-    monkeypatch.setattr("imagestore.publish.folder_snapshots.sync_file_system", synced)
+    monkeypatch.setattr("imagestore.store.unpack.stacked.sync_file_system", synced)
     steps[0].apply_to(target)
     assert seen == [(False, ["fs"])]
     assert target.has(steps[0].chain)
@@ -227,7 +226,7 @@ def test_a_failed_sync_is_a_failure(
     def fail(_: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("imagestore.publish.folder_snapshots.sync_file_system", fail)
+    monkeypatch.setattr("imagestore.store.unpack.stacked.sync_file_system", fail)
     with pytest.raises(PreconditionError, match="Input/output error"):
         steps[0].apply_to(target)
     assert left(target) == []
@@ -255,13 +254,15 @@ def test_a_chain_is_not_taken_away_from_under_who_reads_it(
     steps[0].apply_to(target)
     removal = threading.Thread(target=target.remove, args=[steps[0].chain])
 
-    def removed_meanwhile(*given: Any, **named: Any) -> Unpacked:
+    unpack = StackedUnpacker.unpack
+
+    def removed_meanwhile(unpacker: StackedUnpacker, *given: Any) -> None:
         removal.start()
         until(lambda: not target.has(steps[0].chain), "the chain has lost its name")
-        return unpack_onto(*given, **named)
+        unpack(unpacker, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr("imagestore.publish.folder_snapshots.unpack_onto", removed_meanwhile)
+        patch.setattr(StackedUnpacker, "unpack", removed_meanwhile)
         steps[1].apply_to(target)
     removal.join()
     assert "etc/c" in listed(target.path(steps[1].chain))

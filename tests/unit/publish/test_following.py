@@ -15,7 +15,7 @@ from imagestore import ImageStore, config
 from imagestore.errors import StoreReadOnlyError
 from imagestore.publish import ImageState
 from imagestore.publish.following import PublishFollower
-from imagestore.registry.client_factory import connect
+from imagestore.registry import connect
 from tests.support.fake_containerd import FakeContainerd
 from tests.support.patience import until
 from tests.support.publishing import APP, ARM, CONFIG, HOST, KATA, OTHER, RUNC, PublishingNode, publishing_node

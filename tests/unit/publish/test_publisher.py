@@ -16,7 +16,7 @@ from imagestore.errors import (
     PreconditionError,
     ServiceUnavailableError,
 )
-from imagestore.oci.digest import Digest
+from imagestore.oci import Digest
 from imagestore.publish import ContentWay, ImageState, Publisher, PublishError, PublisherRunningError
 from imagestore.testing import build_artifact, build_image
 from imagestore.util.machine import MachineMark

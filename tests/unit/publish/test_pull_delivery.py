@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from imagestore import BlobDone, Event, Observer, Selected, config
-from imagestore.oci.digest import Digest
+from imagestore import config
+from imagestore.events import BlobDone, Event, Observer, Selected, ignore
+from imagestore.oci import Digest
 from imagestore.publish import ImageState, Publisher
-from imagestore.registry.events import ignore
 from imagestore.testing import build_artifact
 from imagestore.util.cancel import CancelToken
 from tests.support.fake_containerd import FakeContainerd

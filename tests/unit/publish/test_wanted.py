@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore import Descriptor, Digest, Platform, Reference
-from imagestore.metadata.records import ImageRecord
+from imagestore.metadata import ImageRecord
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.publish.wanted import (
     MACHINE,

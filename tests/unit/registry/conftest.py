@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from httpx import Headers
 
-    from imagestore import CredentialLookup, Event
+    from imagestore import CredentialLookup
+    from imagestore.events import Event
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.transport.addresses import Origin
     from tests.unit.registry.scripted_server import Script, Serve

@@ -14,7 +14,7 @@ import trustme
 from cryptography import x509
 
 from imagestore import CancelToken
-from imagestore.config.connection import ConnectionSettings
+from imagestore.config import ConnectionSettings
 from imagestore.errors import RegistryUnavailableError
 from imagestore.registry.transport import tls
 from imagestore.registry.transport.addresses import Origin
@@ -120,6 +120,15 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> System:
 
 
 @pytest.fixture
+def named(system: System, monkeypatch: pytest.MonkeyPatch) -> System:
+    """The system's own places, which no variable names."""
+    paths = ssl.get_default_verify_paths()
+    own = paths._replace(capath=str(system.folder), openssl_cafile_env="NO_FILE", openssl_capath_env="NO_FOLDER")
+    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: own)
+    return system
+
+
+@pytest.fixture
 def sender() -> Iterator[HttpSender]:
     with contextlib.closing(HttpSender(proxies=ProxyRules())) as made:
         yield made
@@ -184,3 +193,37 @@ def test_several_folders_of_authorities_are_the_system_s(
     assert tls.make_context(ConnectionSettings()).cert_store_stats()["x509"] == 0
     with Server(authority) as server:
         assert ask(sender, server) == b"hello"
+
+
+def test_the_folder_is_enough_for_an_authority_that_it_has(
+    named: System, authority: trustme.CA, sender: HttpSender
+) -> None:
+    named.add_by_name(authority)
+    assert tls.make_context(ConnectionSettings(), is_by_name=True).cert_store_stats()["x509"] == 0
+    with Server(authority) as server:
+        assert [ask(sender, server), ask(sender, server)] == [b"hello", b"hello"]
+        assert server.connections == 1
+
+
+def test_the_bundle_is_read_before_a_server_is_refused(
+    named: System, authority: trustme.CA, sender: HttpSender
+) -> None:
+    named.add_to_bundle(authority)
+    with Server(authority) as server:
+        assert [ask(sender, server), ask(sender, server)] == [b"hello", b"hello"]
+        assert server.connections == 2
+
+
+@pytest.mark.usefixtures("named")
+def test_who_is_in_neither_is_refused_and_the_bundle_is_read_once(authority: trustme.CA, sender: HttpSender) -> None:
+    with Server(authority) as server:
+        for connections in (2, 3):
+            with pytest.raises(RegistryUnavailableError, match="certificate is not accepted"):
+                ask(sender, server)
+            assert server.connections == connections
+
+
+def test_without_names_by_hash_all_are_read(named: System, authority: trustme.CA) -> None:
+    (named.folder / OF_OTHERS).unlink()
+    named.add_to_bundle(authority)
+    assert tls.make_context(ConnectionSettings(), is_by_name=True).cert_store_stats()["x509"] == 2

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from imagestore import CancelToken, Descriptor, Digest, Reference, TransferPolicy, Waiting
+from imagestore import CancelToken, Descriptor, Digest, Reference, TransferPolicy
 from imagestore.errors import (
     OperationCancelledError,
     ProtocolError,
@@ -17,6 +17,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
     SizeMismatchError,
 )
+from imagestore.events import Waiting
 from tests.support.streams import drain, pieces
 from tests.unit.registry.wire import Body
 

@@ -6,7 +6,7 @@ import json
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from imagestore.errors import ImageStoreError, ProtocolError, RegistryError, RegistryUnavailableError
@@ -86,6 +86,7 @@ def test_a_body_that_breaks_still_gives_the_status() -> None:
 
 
 @given(st.binary(max_size=300), st.sampled_from(["application/json", "text/plain", ""]))
+@example("an unassigned character \u058b and a hard space\u00a0".encode(), "application/json")
 def test_any_body_gives_a_bounded_printable_line(body: bytes, content_type: str) -> None:
     message = str(refuse(body, content_type=content_type))
     assert message.isprintable()

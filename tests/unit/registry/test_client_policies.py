@@ -10,8 +10,9 @@ import httpx
 import pytest
 from httpx import Headers
 
-from imagestore import Descriptor, Digest, Noticed, Reference, TransferPolicy
+from imagestore import Descriptor, Digest, Reference, TransferPolicy
 from imagestore.errors import DigestMismatchError, ProtocolError, ReferenceNotFoundError, RegistryUnavailableError
+from imagestore.events import Noticed
 from imagestore.oci.media_types import DOCKER_FOREIGN_LAYER, OCI_LAYER_GZIP
 from imagestore.registry.errors_body import warning_texts
 from tests.support.streams import drain

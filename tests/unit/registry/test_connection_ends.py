@@ -13,7 +13,7 @@ import pytest
 import trustme
 
 from imagestore import CancelToken
-from imagestore.config.connection import ConnectionSettings
+from imagestore.config import ConnectionSettings
 from imagestore.errors import DeadlineExceededError, OperationCancelledError, RegistryUnavailableError
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender

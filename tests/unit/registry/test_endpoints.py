@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from imagestore import Descriptor, Digest, Reference, SourceSwitched
-from imagestore.config.connection import ConnectionSettings
+from imagestore import Descriptor, Digest, Reference
+from imagestore.config import ConnectionSettings
 from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.errors import (
     DigestMismatchError,
@@ -19,6 +19,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
     SizeMismatchError,
 )
+from imagestore.events import SourceSwitched
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.registry.endpoints import default_endpoint, endpoints_from
 from tests.support.streams import drain

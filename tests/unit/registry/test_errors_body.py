@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from imagestore import Credential, Descriptor, Digest, Noticed, Reference, Secret
+from imagestore import Credential, Descriptor, Digest, Reference, Secret
 from imagestore.errors import AccessDeniedError, AuthenticationError, ReferenceNotFoundError, RegistryError
+from imagestore.events import Noticed
 from imagestore.oci.media_types import OCI_LAYER_GZIP
 from imagestore.registry.auth.token_service import basic_header
 from imagestore.registry.endpoints import Endpoint

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import (
+from imagestore import CancelToken
+from imagestore.cli import progress
+from imagestore.events import (
     BlobAdvanced,
     BlobAwaited,
     BlobDone,
     BlobStarted,
     BlobVerifying,
-    CancelToken,
     Event,
     Noticed,
     Resolved,
@@ -22,8 +23,6 @@ from imagestore import (
     SourceSwitched,
     Waiting,
 )
-from imagestore.cli import progress
-from imagestore.store.pull.fetch_pipeline import ingest_ref
 from imagestore.testing import FaultRule, Where, build_image, build_index, layer
 from imagestore.testing.faults import Flip, Refuse
 from tests.unit.registry.pitfall_bench import REFERENCE, Bench
@@ -83,7 +82,7 @@ def test_waiting_for_another_pull_of_the_same_blob_is_reported(tmp_path: Path) -
     (part,) = IMAGE.layers
     found: list[Event] = []
     with Bench(tmp_path, {REFERENCE: IMAGE}) as bench:
-        held = bench.store.content.writer(ingest_ref(part), expected=part.digest, total=part.size, cancel=CancelToken())
+        held = bench.store.content.writer(part.ingest_ref, expected=part.digest, total=part.size, cancel=CancelToken())
 
         def note(event: Event) -> None:
             found.append(event)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from imagestore import CancelToken
-from imagestore.config.connection import ConnectionSettings
+from imagestore.config import ConnectionSettings
 from imagestore.errors import RegistryUnavailableError
 from imagestore.registry.retry import is_transient
 from imagestore.registry.transport.addresses import Origin

@@ -11,8 +11,8 @@ import pytest
 
 from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.errors import ProtocolError, ReferenceNotFoundError, RegistryUnavailableError
+from imagestore.events import ignore
 from imagestore.registry.endpoints import endpoints_from
-from imagestore.registry.events import ignore
 from imagestore.registry.mirrors import Breaker, first_served
 
 if TYPE_CHECKING:

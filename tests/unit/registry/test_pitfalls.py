@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from imagestore import CancelToken, Descriptor, Digest, Reference, errors
-from imagestore.config.connection import ConnectionSettings
+from imagestore.config import ConnectionSettings
 from imagestore.oci.media_types import OCI_LAYER
 from imagestore.registry.client_factory import connect
 from imagestore.registry.transport.addresses import Origin
@@ -35,9 +35,9 @@ from imagestore.testing import (
     Where,
     build_image,
     build_index,
+    invalid_images,
     layer,
 )
-from imagestore.testing.builders.invalid_images import invalid_images
 from imagestore.testing.faults import (
     Drip,
     DuplicateKeys,

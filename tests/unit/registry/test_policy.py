@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from imagestore import CancelToken, Credential, ImageStore, Secret, TransferPolicy, config, platforms
-from imagestore.config import Severity
+from imagestore.config import RegistrySettings, Severity
 from imagestore.config.hosts import read_hosts
 from imagestore.config.known import REGISTRY_PLUGIN_SECTION
-from imagestore.config.model import RegistrySettings
 from imagestore.errors import AuthenticationError, ConfigError, ReferenceNotFoundError
 from imagestore.registry.client_factory import connect
 from imagestore.registry.credentials.model import FoundCredential, Target

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from imagestore import CancelToken
-from imagestore.config.connection import ConnectionSettings
+from imagestore.config import ConnectionSettings
 from imagestore.errors import ProtocolError
 from imagestore.registry.client_factory import EndpointAccess
 from imagestore.registry.credentials.model import Anonymous

@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from imagestore import CancelToken
-from imagestore.config.connection import ConnectionSettings
+from imagestore.config import ConnectionSettings
 from imagestore.errors import (
     ConfigError,
     DeadlineExceededError,

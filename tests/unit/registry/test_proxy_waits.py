@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from imagestore import CancelToken
-from imagestore.config.connection import ConnectionSettings
+from imagestore.config import ConnectionSettings
 from imagestore.errors import OperationCancelledError, RegistryUnavailableError
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender

@@ -9,8 +9,9 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from imagestore import CancelToken, Descriptor, Digest, Event, Reference
+from imagestore import CancelToken, Descriptor, Digest, Reference
 from imagestore.errors import ProtocolError, RegistryError
+from imagestore.events import Event
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.registry import connect
 from imagestore.registry.retry import Timing

@@ -11,9 +11,10 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from imagestore import Descriptor, Digest, Noticed, Reference
-from imagestore.config.connection import ConnectionSettings
+from imagestore import Descriptor, Digest, Reference
+from imagestore.config import ConnectionSettings
 from imagestore.errors import AccessDeniedError, AuthenticationError, ProtocolError, RegistryUnavailableError
+from imagestore.events import Noticed
 from imagestore.oci.media_types import OCI_INDEX
 from imagestore.registry import errors_body, session
 from imagestore.registry.endpoints import Endpoint

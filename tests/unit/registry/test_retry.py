@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagestore import CancelToken, Digest, Reference, TransferPolicy, Waiting
+from imagestore import CancelToken, Digest, Reference, TransferPolicy
 from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.errors import (
     AccessDeniedError,
@@ -22,6 +22,7 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     RegistryUnavailableError,
 )
+from imagestore.events import Waiting
 from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.retry import (
     HostPauses,

@@ -27,7 +27,7 @@ from cryptography.x509 import (
 )
 
 from imagestore import CancelToken
-from imagestore.config.connection import ConnectionSettings
+from imagestore.config import ConnectionSettings
 from imagestore.errors import (
     ConfigError,
     RegistryUnavailableError,

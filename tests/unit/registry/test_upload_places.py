@@ -9,13 +9,14 @@ from typing import Final
 import httpx
 import pytest
 
-from imagestore import BlobUploaded, CancelToken
+from imagestore import CancelToken
 from imagestore.errors import (
     AuthenticationError,
     ImageStoreError,
     ProtocolError,
     RegistryUnavailableError,
 )
+from imagestore.events import BlobUploaded
 from imagestore.registry import connect
 from imagestore.registry.credentials.model import Credential, GivenCredentials
 from imagestore.util.secret import Secret

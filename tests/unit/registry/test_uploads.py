@@ -7,7 +7,7 @@ from typing import Self
 import httpx
 import pytest
 
-from imagestore import CancelToken, Descriptor, Digest, Event, Reference, TransferPolicy
+from imagestore import CancelToken, Descriptor, Digest, Reference, TransferPolicy
 from imagestore.errors import (
     AccessDeniedError,
     DigestMismatchError,
@@ -16,6 +16,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
     SizeMismatchError,
 )
+from imagestore.events import Event
 from imagestore.registry import connect
 from imagestore.registry.blobs import Transfer
 from imagestore.registry.retry import Timing

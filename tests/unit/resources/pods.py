@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from imagestore.resources.pod import Container, Pod, Requirements
-from imagestore.resources.quantity import parse
+from imagestore.util.quantity import Quantity
 
 
 def needs(requests: str = "", limits: str = "") -> Requirements:
     """Requirements from ``cpu=1 memory=1Gi`` for requests and limits."""
     read = [
-        {name: parse(value) for name, _, value in (each.partition("=") for each in text.split())}
+        {name: Quantity.parse(value) for name, _, value in (each.partition("=") for each in text.split())}
         for text in (requests, limits)
     ]
     return Requirements(*read)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.node.pod_resources import Target, plan, refusal
+from imagestore.resources import Target
 from imagestore.resources.documents import pod_in
 from imagestore.resources.node import Node
 from imagestore.resources.pod_reading import faults, pod_from_json
+from imagestore.resources.pod_resources import plan, refusal
 from imagestore.resources.remarks import remarks
 
 SPEC: dict[str, Any] = {"containers": [{"name": "a", "resources": {"limits": {"cpu": "1"}}}]}

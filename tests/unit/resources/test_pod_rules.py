@@ -10,7 +10,7 @@ from imagestore.resources.linux import PodCgroup, pod_cgroup
 from imagestore.resources.node import CgroupVersion, KubeletSettings, MemoryReservationPolicy, Node
 from imagestore.resources.pod import Pod, Requirements, pod_limits, pod_requests, with_defaults
 from imagestore.resources.qos import QosClass, oom_score_adjust, qos_class
-from imagestore.resources.quantity import parse
+from imagestore.util.quantity import Quantity
 from tests.unit.resources.pods import container, init, needs, pod
 
 GUARANTEED, BURSTABLE, BEST_EFFORT = QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT
@@ -126,15 +126,15 @@ def test_a_pod_has_what_its_containers_ask_for(given: Pod, fault: str) -> None:
     ],
 )
 def test_requests_of_a_pod(given: Pod, cpu: str) -> None:
-    assert pod_requests(given)["cpu"] == parse(cpu)
+    assert pod_requests(given)["cpu"] == Quantity.parse(cpu)
 
 
 def test_overhead_is_added_to_limits_only_where_there_is_one() -> None:
     assert pod_limits(pod(container("", "cpu=1 memory=0"), overhead="cpu=1 memory=1Gi x/y=1")) == {
-        "cpu": parse("2"),
-        "memory": parse("0"),
+        "cpu": Quantity.parse("2"),
+        "memory": Quantity.parse("0"),
     }
-    assert pod_limits(pod(container("", "cpu=1"), resources=needs("", "cpu=3"))) == {"cpu": parse("3")}
+    assert pod_limits(pod(container("", "cpu=1"), resources=needs("", "cpu=3"))) == {"cpu": Quantity.parse("3")}
 
 
 GIGABYTE = 10**9

@@ -9,7 +9,7 @@ import pytest
 
 from imagestore import Digest
 from imagestore.errors import InvalidQuantityError
-from imagestore.resources.quantity import ZERO, Format, Quantity, from_json, parse
+from imagestore.util.quantity import ZERO, Format, Quantity, from_json
 from tests.support import vectors
 
 SI, BINARY, EXPONENT = Format.DECIMAL_SI, Format.BINARY_SI, Format.DECIMAL_EXPONENT
@@ -26,20 +26,20 @@ CANONICAL = vectors.rows("quantities", "canonical", "text", "canonical")
 
 @pytest.mark.parametrize(("text", "mantissa", "exponent", "format_"), READ, ids=[row[0] for row in READ])
 def test_a_quantity_is_read_exactly(text: str, mantissa: int, exponent: int, format_: Format) -> None:
-    found = parse(text)
+    found = Quantity.parse(text)
     assert (found, found.format) == (Quantity(mantissa, exponent), format_)
 
 
 @pytest.mark.parametrize("text", REFUSED, ids=[ascii(text)[:20] for text in REFUSED])
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(InvalidQuantityError) as caught:
-        parse(text)
+        Quantity.parse(text)
     assert caught.value.text == text
 
 
 @pytest.mark.parametrize(("text", "canonical"), CANONICAL, ids=[row[0] for row in CANONICAL])
 def test_the_canonical_text_has_the_largest_suffix_that_loses_nothing(text: str, canonical: str) -> None:
-    assert str(parse(text)) == canonical
+    assert str(Quantity.parse(text)) == canonical
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def test_the_canonical_text_has_the_largest_suffix_that_loses_nothing(text: str,
     vectors.rows("quantities", "values", "text", "value", "milli"),
 )
 def test_values_are_rounded_away_from_zero(text: str, value: int, milli: int) -> None:
-    assert (parse(text).value(), parse(text).milli_value()) == (value, milli)
+    assert (Quantity.parse(text).value(), Quantity.parse(text).milli_value()) == (value, milli)
 
 
 @pytest.mark.parametrize(("scale", "text"), [(-9, "1001001001n"), (-6, "1001002u"), (-3, "1002m"), (0, "2"), (3, "1k")])
 def test_rounding_up_to_a_scale_leaves_nothing_finer(scale: int, text: str) -> None:
-    assert str(parse("1.001001001").round_up(scale)) == text
+    assert str(Quantity.parse("1.001001001").round_up(scale)) == text
 
 
 @pytest.mark.parametrize(
@@ -74,17 +74,18 @@ def test_rounding_up_to_a_scale_leaves_nothing_finer(scale: int, text: str) -> N
 def test_sums_and_differences_keep_the_format_unless_the_first_is_zero(
     left: str, right: str, total: str, difference: str
 ) -> None:
-    assert (str(parse(left) + parse(right)), str(parse(left) - parse(right))) == (total, difference)
+    first, second = Quantity.parse(left), Quantity.parse(right)
+    assert (str(first + second), str(first - second)) == (total, difference)
 
 
 def test_a_zero_sum_takes_the_format_of_what_is_added() -> None:
-    assert (parse("0") + parse("0Ki")).format is BINARY
-    assert (parse("1") - parse("1") + parse("1e3")).format is EXPONENT
+    assert (Quantity.parse("0") + Quantity.parse("0Ki")).format is BINARY
+    assert (Quantity.parse("1") - Quantity.parse("1") + Quantity.parse("1e3")).format is EXPONENT
 
 
 def test_multiples_are_exact() -> None:
-    assert str(parse("1.5Gi") * 3) == "4608Mi"
-    assert 2**70 * parse("1n") == Quantity(2**70, -9)
+    assert str(Quantity.parse("1.5Gi") * 3) == "4608Mi"
+    assert 2**70 * Quantity.parse("1n") == Quantity(2**70, -9)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_multiples_are_exact() -> None:
     ],
 )
 def test_quantities_compare_as_numbers(left: str, right: str, result: int) -> None:
-    first, second = parse(left), parse(right)
+    first, second = Quantity.parse(left), Quantity.parse(right)
     assert (first.compare(second), second.compare(first)) == (result, -result)
     assert (first < second, first <= second, first > second, first >= second, first == second) == (
         result < 0,
@@ -121,10 +122,10 @@ def test_quantities_compare_as_numbers(left: str, right: str, result: int) -> No
     [operator.lt, operator.le, operator.gt, operator.ge, operator.add, operator.sub, operator.mul],
 )
 def test_quantities_take_no_other_values(operation: Callable[[object, object], object], other: object) -> None:
-    for left, right in ((parse("1"), other), (other, parse("1"))):
+    for left, right in ((Quantity.parse("1"), other), (other, Quantity.parse("1"))):
         with pytest.raises(TypeError):
             operation(left, right)
-    assert parse("1") != other
+    assert Quantity.parse("1") != other
 
 
 @pytest.mark.parametrize(
@@ -169,13 +170,14 @@ def test_beyond_the_largest_binary_suffix_a_quantity_is_decimal(number: int, pow
 
 
 def test_what_is_too_large_to_be_computed_with_is_an_error_not_a_long_wait() -> None:
-    huge = parse("1e2147480000")
-    for attempt in (huge.value, huge.milli_value, lambda: huge + parse("1"), lambda: Quantity(10**3000)):
+    huge = Quantity.parse("1e2147480000")
+    for attempt in (huge.value, huge.milli_value, lambda: huge + Quantity.parse("1"), lambda: Quantity(10**3000)):
         with pytest.raises(InvalidQuantityError, match="more than 2000 digits"):
             attempt()
     assert huge + ZERO == huge
 
 
 def test_numbers_are_compared_exactly_however_many_digits_they_have() -> None:
-    assert parse("9007199254740992") < parse("9007199254740992.5") < parse("9007199254740993")
-    assert parse("9007199254740992.5").compare(parse("9007199254740992.50")) == 0
+    lower, middle, upper = map(Quantity.parse, ("9007199254740992", "9007199254740992.5", "9007199254740993"))
+    assert lower < middle < upper
+    assert Quantity.parse("9007199254740992.5").compare(Quantity.parse("9007199254740992.50")) == 0

@@ -11,7 +11,7 @@ import pytest
 from imagestore.errors import InvalidInputError, InvalidQuantityError, InvalidResourcesError
 from imagestore.resources import pod_reading
 from imagestore.resources.pod import Pod, container_requests, with_defaults
-from imagestore.resources.quantity import ZERO, parse
+from imagestore.util.quantity import ZERO, Quantity
 from tests.unit.resources.pods import container, init, needs, pod
 
 POD = {
@@ -30,7 +30,7 @@ POD = {
 def test_a_pod_is_read_whole() -> None:
     found = pod_reading.pod_from_json(POD)
     assert (found.name, found.priority, found.priority_class, found.is_critical) == ("web", 7, "high", True)
-    assert found.overhead == {"cpu": parse("10m")}
+    assert found.overhead == {"cpu": Quantity.parse("10m")}
     assert found.resources == needs("", "cpu=2")
     assert found.containers[0].resources == needs("cpu=500m", "cpu=1")
     sidecar = found.init_containers[0]
@@ -215,12 +215,11 @@ def test_the_package_needs_the_standard_library_alone() -> None:
                 *(
                     f"imagestore.{name}"
                     for name in (
-                        "_version",
                         "errors",
                         "util",
                         "util.known_members",
                         "util.logins",
-                        "util.public_names",
+                        "util.quantity",
                         "util.text",
                     )
                 ),

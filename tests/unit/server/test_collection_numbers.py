@@ -14,8 +14,8 @@ import pytest
 from imagestore import Digest, ImageStore, platforms
 from imagestore.server.gc_scheduler import Collector
 from imagestore.server.metrics import Metrics, StoreNumbers
+from imagestore.store import StoreWorkers
 from imagestore.store.garbage import GarbageReport
-from imagestore.store.workers import StoreWorkers
 
 GOOD = GarbageReport(False, (), 5, (), 0, {})
 LEFT_BEHIND = GarbageReport(False, (), 7, (), 1, {"sha256:0": "can't delete"})

@@ -12,10 +12,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import imagestore
-from imagestore.config.model import PublishSettings
+from imagestore.config import PublishSettings
 from imagestore.server.metrics import Metrics
 from imagestore.server.publishing import ServedPublisher
-from imagestore.store.workers import StoreWorkers
+from imagestore.store import StoreWorkers
 from tests.support.fake_containerd import FakeContainerd
 from tests.support.patience import until_in_loop
 from tests.support.publishing import APP, HOST, PublishingNode, publishing_node

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from imagestore import CancelToken, ImageStore
-from imagestore.store.workers import StoreWorkers
+from imagestore.store import StoreWorkers
 from tests.support.memory_metadata import MemoryMetadataStore
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from imagestore.content.api import ContentStore
+    from imagestore.content import ContentStore
 
 NAME = "registry.example/app:1"
 IMAGE = build_index(["linux/amd64", "linux/arm64"], seed="adapters", shared=[layer("a", files={"etc/x": b"x" * 1000})])

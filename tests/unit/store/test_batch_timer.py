@@ -12,7 +12,7 @@ from imagestore.store import garbage
 from imagestore.store.garbage import BatchTimer
 
 if TYPE_CHECKING:
-    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata import MetadataStore
 
 
 @dataclass

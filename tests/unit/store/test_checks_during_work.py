@@ -20,7 +20,7 @@ from tests.support.node import HYPERV, PYTHON, Node, node
 from tests.unit.store.test_upkeep import spoil
 
 if TYPE_CHECKING:
-    from imagestore.content.api import ContentStore
+    from imagestore.content import ContentStore
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import imagestore
-from imagestore import BlobStarted, CancelToken, Event, ImageStore
+from imagestore import CancelToken, ImageStore
 from imagestore.errors import ImageStoreError, OperationCancelledError, StoreError
+from imagestore.events import BlobStarted, Event
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
 from imagestore.testing.faults import Drip, FaultRule, Where
 

@@ -18,8 +18,8 @@ import pytest
 from imagestore import CancelToken, Descriptor, Digest, Platform
 from imagestore.content.ingests import ingest_name
 from imagestore.content.local import LocalContentStore
+from imagestore.metadata import ImageRecord
 from imagestore.metadata.marking import breathing, in_order, mark
-from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.store.garbage import STALE_INGEST_SECONDS, BatchTimer, collect, collect_from, sweep

@@ -13,10 +13,11 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from imagestore import CopyOptions, Digest, Event, ImageStore, ImportOptions, config
+from imagestore import CopyOptions, Digest, ImageStore, ImportOptions, config
 from imagestore.errors import DigestMismatchError, IntegrityError
+from imagestore.events import Event
 from imagestore.oci import media_types
-from imagestore.registry.client_factory import connect
+from imagestore.registry import connect
 from imagestore.store.archive import layout
 from imagestore.testing import Image, Layer, build_image, layer
 from tests.support.node import CONFIG, HOST

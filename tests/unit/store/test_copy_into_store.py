@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import CopyOptions, Event
+from imagestore import CopyOptions
 from imagestore.errors import NoMatchingManifestError
+from imagestore.events import Event
 from imagestore.testing import build_index
 from tests.support.node import HYPERV, PROCESS, PYTHON, node
 

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 import pytest
 
-from imagestore import CopyOptions, Descriptor, Digest, Event
+from imagestore import CopyOptions, Descriptor, Digest
 from imagestore.errors import ContentNotFoundError, InvalidInputError
+from imagestore.events import Event
+from imagestore.oci import rendering
 from imagestore.oci.referrers import fallback_tag
 from imagestore.store.archive import layout
 from imagestore.store.maintenance.rebuild import rebuild
@@ -50,7 +52,7 @@ def listing(folder: Path) -> list[dict[str, Any]]:
 def with_entries(files: Mapping[str, bytes], *entries: Descriptor, data: Mapping[Digest, bytes]) -> dict[str, bytes]:
     """A layout with more entries."""
     index = json.loads(files[layout.INDEX])
-    index["manifests"] += [layout.render_descriptor(entry) for entry in entries]
+    index["manifests"] += [rendering.render_descriptor(entry) for entry in entries]
     more = {layout.blob_name(digest): raw for digest, raw in data.items()}
     return {**files, **more, layout.INDEX: json.dumps(index).encode()}
 
@@ -181,7 +183,7 @@ def test_a_docker_archive_is_refused_on_both_sides(tmp_path: Path) -> None:
 
 def listed_by_tag(*entries: Descriptor) -> tuple[Descriptor, bytes]:
     """What regctl has for the referrers of the chosen manifest: an index under the tag of its digest."""
-    raw = layout.render_index(entries)
+    raw = rendering.render_index(entries)
     tag = fallback_tag(CHOSEN.digest)
     kind = "application/vnd.oci.image.index.v1+json"
     return Descriptor(kind, Digest.of(raw), len(raw), annotations={layout.REF_KEY: tag}), raw

@@ -9,11 +9,11 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from imagestore import CancelToken, CopyOptions, Descriptor, Digest, Event, Reference
+from imagestore import CancelToken, CopyOptions, Descriptor, Digest, Reference
 from imagestore.errors import ReferenceNotFoundError
+from imagestore.events import Event
 from imagestore.oci import media_types
-from imagestore.registry import connect
-from imagestore.registry.blobs import Transfer
+from imagestore.registry import Transfer, connect
 from imagestore.store.archive.index_survey import ExportedImage, survey
 from imagestore.store.copy.registry_target import RegistryTarget
 from imagestore.store.copy.sources import CopySource

@@ -8,8 +8,9 @@ from typing import BinaryIO
 
 import pytest
 
-from imagestore import BlobDone, Digest, Image
+from imagestore import Digest, Image
 from imagestore.errors import ContentNotFoundError, IntegrityError
+from imagestore.events import BlobDone
 from imagestore.store.pull.sources import remove_damaged
 from imagestore.testing import build_image, layer
 from tests.support.node import HYPERV, PYTHON, Node, node, python_image

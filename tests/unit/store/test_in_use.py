@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import EvictionPolicy, ImageStore
-from imagestore.content import local
-from imagestore.content.api import Disk
+from imagestore.content import Disk, local
 from imagestore.store.in_use import IN_USE_SECONDS
 from tests.support.node import HOST, HYPERV, PROCESS, PYTHON, Node, node
 from tests.unit.metadata.keeping import Clock

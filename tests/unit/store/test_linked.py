@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import EvictionPolicy, Image
-from imagestore.content import local
-from imagestore.content.api import Disk
+from imagestore.content import Disk, local
 from imagestore.store.maintenance.usage import content_use
 from imagestore.testing import build_image, synthetic_layer
 from tests.support.node import Node, node

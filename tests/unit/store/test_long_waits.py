@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import CancelToken, Event, Noticed
-from imagestore.content.locks import FileLock, SharedLock
+from imagestore import CancelToken
 from imagestore.errors import OperationCancelledError, StoreBusyError
+from imagestore.events import Event, Noticed
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.util import executors, long_waits
-from imagestore.util.file_locks import byte_lock_holder, file_lock_holder
+from imagestore.util.file_locks import FileLock, SharedLock, byte_lock_holder, file_lock_holder
 from tests.support.node import PYTHON, node
 from tests.support.patience import until
 from tests.support.stopped import stopped

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.content.locks import FileLock
 from imagestore.errors import StoreReadOnlyError
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
+from imagestore.util.file_locks import FileLock
 from tests.support.node import PYTHON, Node, node
 from tests.support.strangers import ordinary_user
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from imagestore import Descriptor, Digest, EvictionPolicy, Platform
-from imagestore.content.api import Disk
+from imagestore.content import Disk
 from imagestore.errors import InvalidInputError
-from imagestore.metadata.records import ImageRecord
+from imagestore.metadata import ImageRecord
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.store.maintenance.eviction import choose
 from imagestore.store.maintenance.usage import ImageUsage

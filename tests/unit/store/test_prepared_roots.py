@@ -14,11 +14,11 @@ import pytest
 from imagestore import ImageStore
 from imagestore.cli.main import main
 from imagestore.content.ingests import ingest_name
-from imagestore.content.locks import FileLock
 from imagestore.errors import StoreError
 from imagestore.metadata.sqlite.earlier_journal import EarlierJournal
 from imagestore.metadata.sqlite.last_change import LastChangeNote
 from imagestore.store.maintenance.rebuild import rebuild
+from imagestore.util.file_locks import FileLock
 from imagestore.util.files import open_regular
 from tests.support.node import PYTHON, node
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import BlobDone, Digest, ImageStore, Noticed, platforms
+from imagestore import Digest, ImageStore, platforms
 from imagestore.errors import (
     ConfigError,
     DocumentError,
@@ -21,6 +21,7 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     UnknownRuntimeHandlerError,
 )
+from imagestore.events import BlobDone, Noticed
 from imagestore.testing import Entry, build_artifact, build_image, build_index, foreign_layer, layer
 from tests.support.node import CONFIG, HOST, HYPERV, PLATFORMS, PROCESS, PYTHON, node, python_image, snapshot
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import CancelToken, Descriptor, Digest, Noticed, platforms
+from imagestore import CancelToken, Descriptor, Digest, platforms
 from imagestore.errors import DocumentError, IntegrityError, StoreFullError
-from imagestore.metadata.records import ImageRecord
-from imagestore.registry.client import RegistryClient
-from imagestore.testing import Entry, Image, build_artifact, build_image, build_index, layer
+from imagestore.events import Noticed
+from imagestore.metadata import ImageRecord
+from imagestore.registry import RegistryClient
+from imagestore.testing import Entry, Image, Layer, build_artifact, build_image, build_index, layer
 from imagestore.testing.builders.bodies import BytesBody
-from imagestore.testing.builders.layers import Layer
 from tests.support.node import HYPERV, PROCESS, PYTHON, node, python_image
 
 ODD = "registry.example/odd:1"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import CancelToken, Digest, Event, Selected
+from imagestore import CancelToken, Digest
 from imagestore.errors import (
     DeadlineExceededError,
     DigestMismatchError,
@@ -17,6 +17,7 @@ from imagestore.errors import (
     OperationCancelledError,
     StoreFullError,
 )
+from imagestore.events import Event, Selected
 from imagestore.testing import Image, build_index, layer
 from tests.support.embedded import database_of
 from tests.support.node import HYPERV, PROCESS, PYTHON, node, python_image, snapshot

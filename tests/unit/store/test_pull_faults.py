@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import BlobStarted, Digest, Event, Noticed
+from imagestore import Digest
 from imagestore.errors import (
     DigestMismatchError,
     DocumentError,
@@ -18,7 +18,8 @@ from imagestore.errors import (
     StoreCorruptError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.oci.media_types import Kind
+from imagestore.events import BlobStarted, Event, Noticed
+from imagestore.oci import Kind
 from imagestore.testing import Entry, FaultRule, Image, Where, build_image, build_index, layer
 from imagestore.testing.faults import Flip, Refuse, RefuseRange, Truncate, WrongDigest
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, node, python_image

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from imagestore import ImageStore, config
-from imagestore.registry.client_factory import connect
+from imagestore.registry import connect
 from imagestore.testing import Registry, build_image, layer
 from tests.support.node import HOST
 

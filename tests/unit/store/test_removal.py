@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from imagestore import Descriptor, Digest, Platform
 from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
-from imagestore.metadata.records import ImageRecord
+from imagestore.metadata import ImageRecord
 from imagestore.metadata.sqlite import database
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST

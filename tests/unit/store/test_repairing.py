@@ -18,10 +18,9 @@ from typing import Any
 
 import pytest
 
-from imagestore import BlobDone, CancelToken, Digest, Event, EvictionPolicy, ImageStore, ImportOptions, Observer
+from imagestore import CancelToken, Digest, EvictionPolicy, ImageStore, ImportOptions
 from imagestore.content import blob_files
 from imagestore.content.blob_files import open_blob
-from imagestore.content.locks import FileLock
 from imagestore.errors import (
     ContentNotFoundError,
     IntegrityError,
@@ -30,6 +29,7 @@ from imagestore.errors import (
     StoreCorruptError,
     StoreError,
 )
+from imagestore.events import BlobDone, Event, Observer
 from imagestore.metadata.records import HOME
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store import leases
@@ -37,6 +37,7 @@ from imagestore.store.maintenance.check import CheckReport, Fault, FaultKind
 from imagestore.store.maintenance.hashing import CheckOptions
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
+from imagestore.util.file_locks import FileLock
 from tests.support.node import HYPERV, PYTHON, Node, node, python_image
 from tests.support.patience import until
 from tests.unit.store.archive import making

@@ -116,7 +116,7 @@ except imagestore.errors.ConfigError as error:
     print(error.hint)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert "imagestore[postgres]" in done.stdout
+    assert "oci-imagestore[postgres]" in done.stdout
 
 
 def test_a_user_without_a_home_gets_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import itertools
 import lzma
 import os
 from collections.abc import Callable
@@ -12,11 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken
 from imagestore.errors import DocumentError, OperationCancelledError, StoreFullError
 from imagestore.store.archive.compressions import compression_of, decompressed
+from imagestore.util.cancel import never_cancelled
 from tests.support.node import Node
 from tests.unit.store.archive.imports import KATA, image, refused
 from tests.unit.store.archive.making import header, layout_files, member, tar_of, write
+
+decoded = partial(decompressed, check=never_cancelled)
 
 SKIPPED = b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd"
 
@@ -39,7 +44,7 @@ def windowed(log: int, data: bytes = b"abc") -> bytes:
 def test_windows_of_up_to_512_mib_are_read_however_the_bytes_come(log: int, size: int) -> None:
     stream = windowed(20) + SKIPPED + windowed(log) + windowed(log, b"defg") + windowed(12)
     pieces = iter([stream[at : at + size] for at in range(0, len(stream), size)])
-    assert b"".join(decompressed(pieces, "zstd", what="test")) == b"abcabcdefgabc"
+    assert b"".join(decoded(pieces, "zstd", what="test")) == b"abcabcdefgabc"
 
 
 @pytest.mark.parametrize(
@@ -54,14 +59,14 @@ def test_windows_of_up_to_512_mib_are_read_however_the_bytes_come(log: int, size
 )
 def test_a_larger_window_is_refused_as_that(kind: str, data: bytes) -> None:
     with pytest.raises(DocumentError, match=f"has {kind} data with a window of ") as refused:
-        list(decompressed(iter([data]), kind, what="test"))
+        list(decoded(iter([data]), kind, what="test"))
     assert "smaller window" in refused.value.hint
 
 
 def test_a_caller_may_allow_less() -> None:
-    assert list(decompressed(iter([windowed(20)]), "zstd", what="test", window_bytes=1 << 20)) == [b"abc"]
+    assert list(decoded(iter([windowed(20)]), "zstd", what="test", window_bytes=1 << 20)) == [b"abc"]
     with pytest.raises(DocumentError, match="window of 1048576 bytes"):
-        list(decompressed(iter([windowed(20)]), "zstd", what="test", window_bytes=(1 << 20) - 1))
+        list(decoded(iter([windowed(20)]), "zstd", what="test", window_bytes=(1 << 20) - 1))
 
 
 def test_one_stream_at_a_time_has_a_large_window() -> None:
@@ -72,13 +77,13 @@ def test_one_stream_at_a_time_has_a_large_window() -> None:
         if len(calls) > 3:  # it was called while the stream waited
             raise OperationCancelledError("enough")
 
-    first = decompressed(iter([windowed(28)[:-1], b"c"]), "zstd", what="first")
+    first = decoded(iter([windowed(28)[:-1], b"c"]), "zstd", what="first")
     assert next(first) == b"ab"
-    assert list(decompressed(iter([windowed(27)]), "zstd", what="usual")) == [b"abc"]
+    assert list(decoded(iter([windowed(27)]), "zstd", what="usual")) == [b"abc"]
     with pytest.raises(OperationCancelledError, match="enough"):
         list(decompressed(iter([windowed(28)]), "zstd", what="second", check=_check))
     first.close()
-    assert list(decompressed(iter([windowed(28)]), "zstd", what="third")) == [b"abc"]
+    assert list(decoded(iter([windowed(28)]), "zstd", what="third")) == [b"abc"]
 
 
 def test_a_frame_of_zstd_that_is_to_be_skipped_is_skipped(here: Node, tmp_path: Path) -> None:
@@ -114,6 +119,23 @@ def test_zeros_in_a_compressed_archive_take_no_room(
     assert 0 < len(written) < 5, "pieces of a mebibyte"
 
 
+def test_a_cancellation_ends_an_import_of_what_is_nothing_without_its_compression(
+    here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = write(tmp_path / "a.tar.gz", gzip.compress(b"", mtime=0) * 100_000)
+    token, check, number = CancelToken(), CancelToken.check, itertools.count(1)
+
+    def _check(this: CancelToken) -> None:
+        if next(number) == 100:
+            token.cancel()
+        check(this)
+
+    monkeypatch.setattr(CancelToken, "check", _check)
+    with pytest.raises(OperationCancelledError):
+        here.store.import_images(archive, options=KATA, cancel=token)
+    assert next(number) < 200
+
+
 @pytest.mark.parametrize(
     ("kind", "compress"),
     [
@@ -131,6 +153,6 @@ def test_members_of_all_sizes_in_a_row_are_one_stream(kind: str, compress: Calla
     stream = b"".join(map(compress, parts)) + bytes(100)
     for size in (1 << 20, 1000, 2_000_003):
         pieces = (stream[start : start + size] for start in range(0, len(stream), size))
-        found = list(decompressed(pieces, kind, what="test"))
+        found = list(decoded(pieces, kind, what="test"))
         assert b"".join(found) == b"".join(parts)
         assert max(map(len, found)) <= 1 << 20

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from imagestore import CancelToken, Digest, ExportOptions, ImportOptions, Noticed
+from imagestore import CancelToken, Digest, ExportOptions, ImportOptions
 from imagestore.errors import (
     DigestMismatchError,
     DocumentError,
@@ -26,12 +26,13 @@ from imagestore.errors import (
     OperationCancelledError,
     SizeMismatchError,
 )
-from imagestore.oci import media_types
-from imagestore.oci.image_config import ImageConfig
+from imagestore.events import Noticed
+from imagestore.oci import ImageConfig, media_types
 from imagestore.store.archive import layout
 from imagestore.store.archive.compressions import decompressed
 from imagestore.store.archive.contents import ArchiveFormat
 from imagestore.testing import Image, Layer, build_artifact, build_image, build_index, layer
+from imagestore.util.cancel import never_cancelled
 from tests.support.node import PYTHON, Node, node, python_image, snapshot
 from tests.unit.store.archive.making import END, layout_files, member, saved_files, tar_of, write
 
@@ -72,9 +73,9 @@ def test_a_layer_that_images_share_is_unpacked_once(
 ) -> None:
     unpacked: list[str] = []
 
-    def counted(pieces: Iterator[bytes], kind: str, *, what: str) -> Iterator[bytes]:
+    def counted(pieces: Iterator[bytes], kind: str, *, what: str, check: Callable[[], None]) -> Iterator[bytes]:
         unpacked.append(what)
-        return decompressed(pieces, kind, what=what)
+        return decompressed(pieces, kind, what=what, check=check)
 
     monkeypatch.setattr("imagestore.store.archive.docker_archive.decompressed", counted)
     files = saved(PACKED)
@@ -129,7 +130,8 @@ def test_empty_members_of_gzip_cost_what_they_are_long(tmp_path: Path) -> None:
             fed = max(fed, len(found))
             return found
 
-    assert b"".join(decompressed(iter([Counting(piece), piece[:7], piece[7:]]), "gzip", what="test")) == b"texttext"
+    pieces = iter([Counting(piece), piece[:7], piece[7:]])
+    assert b"".join(decompressed(pieces, "gzip", what="test", check=never_cancelled)) == b"texttext"
     assert fed <= 32 * 1024
 
 
@@ -364,7 +366,7 @@ def test_compressed_archives_are_read_and_what_is_cut_off_stores_nothing(here: N
 @pytest.mark.parametrize("form", ["gzip", "bzip2", "xz", "zstd"])
 def test_what_is_unpacked_comes_in_bounded_pieces(form: str) -> None:
     packed = PACKERS[form](bytes(12 << 20))
-    sizes = [len(piece) for piece in decompressed(iter([packed]), form, what="test")]
+    sizes = [len(piece) for piece in decompressed(iter([packed]), form, what="test", check=never_cancelled)]
     assert sum(sizes) == 12 << 20
     assert max(sizes) <= 1 << 20
 
@@ -373,7 +375,7 @@ def test_xz_that_needs_much_memory_is_refused() -> None:
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 29}]
     packed = lzma.compress(b"x", filters=filters)
     with pytest.raises(DocumentError, match="xz data with a window of more than 134217728 bytes"):
-        list(decompressed(iter([packed]), "xz", what="test"))
+        list(decompressed(iter([packed]), "xz", what="test", check=never_cancelled))
 
 
 def test_images_that_share_members_written_twice_are_imported(here: Node, tmp_path: Path) -> None:

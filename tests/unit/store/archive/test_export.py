@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from imagestore import BlobAdvanced, CancelToken, Digest, ExportOptions, ImportOptions
+from imagestore import CancelToken, Digest, ExportOptions, ImportOptions
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -26,7 +26,8 @@ from imagestore.errors import (
     PreconditionError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.oci.index import Index
+from imagestore.events import BlobAdvanced
+from imagestore.oci import Index, rendering
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.store.archive import layout
 from imagestore.store.archive.contents import ArchiveFormat
@@ -96,9 +97,9 @@ def test_what_is_known_of_an_entry_is_written_whole() -> None:
         "artifactType": "application/vnd.example",
         "data": "e30=",
     }
-    raw = layout.render({"schemaVersion": 2, "manifests": [members]})
+    raw = rendering.render({"schemaVersion": 2, "manifests": [members]})
     (entry,) = Index.parse(raw, media_type=OCI_INDEX, what="index").manifests
-    assert layout.render_descriptor(entry) == members
+    assert rendering.render_descriptor(entry) == members
 
 
 def test_several_handlers_share_one_index(here: Node, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import BlobDone, CancelToken, Digest, Event, ImageStore, ImportOptions, Noticed
+from imagestore import CancelToken, Digest, ImageStore, ImportOptions
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -26,6 +26,7 @@ from imagestore.errors import (
     OperationCancelledError,
     StoreFullError,
 )
+from imagestore.events import BlobDone, Event, Noticed
 from imagestore.store.archive import layout
 from imagestore.store.archive.contents import ArchiveImage
 from imagestore.testing import Entry, Image, build_artifact, build_image, build_index, layer, synthetic_layer

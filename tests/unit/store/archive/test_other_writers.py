@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from imagestore import Digest, ImportOptions, Noticed
+from imagestore import Digest, ImportOptions
 from imagestore.errors import (
     ContentNotFoundError,
     DocumentError,
@@ -20,6 +20,7 @@ from imagestore.errors import (
     NoMatchingManifestError,
     SizeMismatchError,
 )
+from imagestore.events import Noticed
 from imagestore.oci import media_types
 from imagestore.store.archive import layout
 from imagestore.testing import Image, build_image, build_index, layer

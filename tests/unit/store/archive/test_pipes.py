@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import CancelToken, Event
+from imagestore import CancelToken
 from imagestore.errors import OperationCancelledError
+from imagestore.events import Event
 from imagestore.store.archive.source import opened
 from imagestore.store.archive.writing import Member, write_tar
 from tests.support.node import PYTHON, Node, node, python_image

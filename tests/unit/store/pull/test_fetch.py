@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from imagestore import BlobDone, BlobStarted, CancelToken, Descriptor, Digest, Event, Reference
+from imagestore import CancelToken, Descriptor, Digest, Reference
 from imagestore.content.api import ContentInfo
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import (
@@ -20,9 +20,9 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     SizeMismatchError,
 )
+from imagestore.events import BlobDone, BlobStarted, Event
 from imagestore.oci.media_types import DOCKER_FOREIGN_LAYER
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_pipeline import ingest_ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -126,7 +126,7 @@ def fetching(
 def interrupted_at(root: Path, offset: int) -> LocalContentStore:
     """A store with the beginning of the blob."""
     store = LocalContentStore(root / "content", root / "locks")
-    writer = store.writer(ingest_ref(BLOB), expected=BLOB.digest, total=BLOB.size, cancel=CancelToken())
+    writer = store.writer(BLOB.ingest_ref, expected=BLOB.digest, total=BLOB.size, cancel=CancelToken())
     writer.write(CONTENT[:offset])
     writer.close()
     return store
@@ -225,7 +225,7 @@ def test_a_document_at_hand_takes_the_place_of_what_came_of_it_before(tmp_path: 
     store, cancel = LocalContentStore(tmp_path / "content", tmp_path / "locks"), CancelToken()
     raw = b"{}"
     descriptor = Descriptor(MANIFEST, Digest.of(raw), len(raw))
-    with store.writer(ingest_ref(descriptor), expected=descriptor.digest, total=len(raw), cancel=cancel) as writer:
+    with store.writer(descriptor.ingest_ref, expected=descriptor.digest, total=len(raw), cancel=cancel) as writer:
         writer.write(b"[")
     with fetching(store, Unasked(), cancel) as (fetcher, _):
         fetcher.keep(descriptor, raw, cancel=cancel)

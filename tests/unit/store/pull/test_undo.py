@@ -9,7 +9,6 @@ import pytest
 from imagestore import CancelToken
 from imagestore.errors import DocumentError, StoreBusyError, StoreFullError
 from imagestore.store import leases
-from imagestore.store.pull.fetch_pipeline import ingest_ref
 from imagestore.store.pull.undo import undone_on_failure
 from tests.support.node import node, python_image
 
@@ -49,7 +48,7 @@ def test_partial_downloads_go_although_the_database_has_no_space(
         def fetch() -> None:
             with (
                 undone_on_failure(here.store.metadata, content, held, [wanted]),
-                content.writer(ingest_ref(wanted), expected=wanted.digest, total=9, cancel=CancelToken()) as writer,
+                content.writer(wanted.ingest_ref, expected=wanted.digest, total=9, cancel=CancelToken()) as writer,
             ):
                 writer.write(b"part")
                 raise DocumentError("manifest", ["breaks its rules"])
@@ -85,7 +84,7 @@ def test_the_lease_goes_with_what_is_kept_back_only_where_content_has_come(
             with undone_on_failure(here.store.metadata, here.store.content, held, wanted):
                 if has_come:
                     with here.store.content.writer(
-                        ingest_ref(target), expected=target.digest, total=target.size, cancel=CancelToken()
+                        target.ingest_ref, expected=target.digest, total=target.size, cancel=CancelToken()
                     ) as writer:
                         writer.write(raw)
                         writer.commit(target.digest, target.size)

@@ -15,8 +15,9 @@ from types import FrameType
 
 import pytest
 
-from imagestore import CancelToken, Digest, Event, LayerUnpacking, UnpackLimits
+from imagestore import CancelToken, Digest, UnpackLimits
 from imagestore.errors import DocumentError, OperationCancelledError
+from imagestore.events import Event, LayerUnpacking
 from imagestore.oci import media_types
 from imagestore.store.unpack.apply import LayerApplier
 from imagestore.store.unpack.layer import LayerStream

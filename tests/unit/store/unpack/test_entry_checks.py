@@ -28,6 +28,7 @@ from tests.unit.store.unpack.making import (
 )
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="owners and devices need root")
+needs_xattrs = pytest.mark.skipif(not hasattr(os, "getxattr"), reason="Python has extended attributes on Linux only")
 A = archive([entry("a", data=b"1")])
 CAPABILITY = {"SCHILY.xattr.security.capability": "\x01\0\0\x02\0\x04" + "\0" * 14}
 _MAP = {"GNU.sparse.major": "0", "GNU.sparse.minor": "1", "GNU.sparse.name": "a", "GNU.sparse.numblocks": "1"}
@@ -246,6 +247,7 @@ def test_a_root_without_an_entry_is_the_same_each_time(tmp_path: Path) -> None:
 
 
 @needs_root
+@needs_xattrs
 def test_a_second_name_changes_neither_owner_nor_capabilities(tmp_path: Path) -> None:
     first = entry("a", data=b"1", mode=0o4755, uid=5, pax_headers=CAPABILITY)
     second = hard_link("b", "a")
@@ -257,6 +259,7 @@ def test_a_second_name_changes_neither_owner_nor_capabilities(tmp_path: Path) ->
 
 
 @needs_root
+@needs_xattrs
 def test_attributes_of_links_and_devices_are_set_or_reported(tmp_path: Path) -> None:
     given = {"SCHILY.xattr.trusted.a": "1", "SCHILY.xattr.user.a": "2"}
     a_link, fifo = link("l", "x"), entry("f", tarfile.FIFOTYPE, pax_headers=given)
@@ -270,6 +273,7 @@ def test_attributes_of_links_and_devices_are_set_or_reported(tmp_path: Path) -> 
 
 
 @needs_root
+@needs_xattrs
 @pytest.mark.parametrize("name", ["trusted.overlay.opaque", "trusted.overlay.redirect", "security.selinux", "nonsense"])
 def test_attributes_of_the_host_are_left_out_and_reported(tmp_path: Path, name: str) -> None:
     report = unpacked(tmp_path, made(folder("d", pax_headers={f"SCHILY.xattr.{name}": "/evil"})))
@@ -278,9 +282,22 @@ def test_attributes_of_the_host_are_left_out_and_reported(tmp_path: Path, name: 
 
 
 @needs_root
+@needs_xattrs
 def test_an_entry_of_a_folder_replaces_its_attributes(tmp_path: Path) -> None:
     unpacked(tmp_path, made(folder("d", pax_headers={"SCHILY.xattr.trusted.a": "1"})), made(folder("d")))
     assert os.listxattr(tmp_path / "root/d") == []
+
+
+@pytest.mark.parametrize("name", ["user.a", "security.capability"])
+def test_where_python_has_no_extended_attributes_they_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """macOS."""
+    for call in ("getxattr", "listxattr", "removexattr", "setxattr"):
+        monkeypatch.delattr(os, call, raising=False)
+    report = unpacked(tmp_path, made(entry("a", data=b"1", pax_headers={f"SCHILY.xattr.{name}": "1"})))
+    assert listed(tmp_path / "root") == {"a": "1"}
+    assert report.left_out == (f"a: the extended attribute {name}",)
 
 
 DEFAULT_ACL = "system.posix_acl_default"
@@ -289,6 +306,8 @@ DEFAULT_ACL = "system.posix_acl_default"
 @pytest.fixture
 def acl(tmp_path: Path) -> bytes:
     """An access list as the kernel has it (acl(5)): version 2, then tag, permissions and id of each line."""
+    if not hasattr(os, "setxattr"):
+        pytest.skip("Python has extended attributes on Linux only")
     everybody = 2**32 - 1
     lines = [(0x01, 7, everybody), (0x02, 7, 1234), (0x04, 5, everybody), (0x10, 7, everybody), (0x20, 5, everybody)]
     packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *each) for each in lines)

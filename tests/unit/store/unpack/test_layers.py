@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import CancelToken, Digest, Event, ImageStore, LayerUnpacked, LayerUnpacking, UnpackLimits, platforms
+from imagestore import CancelToken, Digest, ImageStore, UnpackLimits, platforms
 from imagestore.errors import (
     AlreadyExistsError,
     DocumentError,
@@ -24,6 +24,7 @@ from imagestore.errors import (
     PreconditionError,
     UnsupportedError,
 )
+from imagestore.events import Event, LayerUnpacked, LayerUnpacking
 from imagestore.oci import media_types
 from imagestore.testing import Layer, RegistryServer, build_image
 from imagestore.testing.builders.bodies import BytesBody

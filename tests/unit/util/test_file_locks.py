@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.content.locks import FileLock, is_taken
+from imagestore.util.file_locks import FileLock, is_taken
 
 
 @pytest.mark.parametrize("is_made_again", [False, True])

@@ -11,14 +11,20 @@ import pytest
 
 from imagestore import config, platforms
 from imagestore.errors import DocumentError, InvalidInputError, InvalidResourcesError, UnknownRuntimeHandlerError
-from imagestore.node.pod_resources import Choices, PodPlan, Target, check_oci, plan, target_of
-from imagestore.resources.cgroup import WeightFormula
+from imagestore.resources import (
+    CgroupVersion,
+    CpuConflict,
+    KubeletSettings,
+    LinuxContainerResources,
+    Node,
+    QosClass,
+    WeightFormula,
+    WindowsContainerResources,
+    pod_from_json,
+)
 from imagestore.resources.cpu import Mapping
-from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
-from imagestore.resources.node import CgroupVersion, KubeletSettings, MemoryReservationPolicy, Node, SwapBehavior
-from imagestore.resources.oci_spec import CpuConflict
-from imagestore.resources.pod_reading import pod_from_json
-from imagestore.resources.qos import QosClass
+from imagestore.resources.node import MemoryReservationPolicy, SwapBehavior
+from imagestore.resources.pod_resources import Choices, PodPlan, Target, check_oci, plan, target_of
 from imagestore.resources.windows import Isolation
 
 RUNTIMES = 'plugins."io.containerd.cri.v1.runtime".containerd'

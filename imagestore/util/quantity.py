@@ -83,8 +83,10 @@ class Quantity:
     Raises:
         InvalidQuantityError: the mantissa has more than MAXIMUM_DIGITS digits.
 
-    >>> str(parse("1.5Gi")), parse("0.5").milli_value(), parse("1000M") == parse("1G")
-    ('1536Mi', 500, True)
+    >>> str(Quantity.parse("1.5Gi")), Quantity.parse("0.5").milli_value()
+    ('1536Mi', 500)
+    >>> Quantity.parse("1000M") == Quantity.parse("1G")
+    True
     """
 
     mantissa: int
@@ -103,6 +105,43 @@ class Quantity:
             exponent += 1
         object.__setattr__(self, "mantissa", mantissa)
         object.__setattr__(self, "exponent", exponent)
+
+    @classmethod
+    def parse(cls, text: str) -> Quantity:
+        """Read a quantity.
+
+        Raises:
+            InvalidQuantityError: it breaks the grammar, is longer than MAXIMUM_TEXT, or its exponent needs more than
+                32 bits.
+
+        >>> Quantity.parse("100m").milli_value(), Quantity.parse("1Ki").value(), str(Quantity.parse("0.5e3"))
+        (100, 1024, '500')
+        >>> Quantity.parse("1 Mi")
+        Traceback (most recent call last):
+        ...
+        imagestore.errors.InvalidQuantityError: quantity '1 Mi': expected a number with a suffix such as m, k, Mi or e3
+        """
+        if len(text) > MAXIMUM_TEXT:
+            raise InvalidQuantityError(text, f"{len(text)} characters, more than the {MAXIMUM_TEXT} that are read")
+        found = _GRAMMAR.fullmatch(text)
+        if found is None or not text:
+            raise InvalidQuantityError(
+                text,
+                "expected a number with a suffix such as m, k, Mi or e3",
+                hint="suffixes are n u m k M G T P E, Ki Mi Gi Ti Pi Ei, or an exponent; upper and lower case differ",
+            )
+        whole, fraction = found["whole"], found["fraction"] or ""
+        mantissa = int(found["sign"] + "0" + whole + fraction)
+        if found["binary"]:
+            power = _BINARY[found["binary"]]
+            _refuse_without_digits(text, whole + fraction, is_slow=power >= _BINARY["Pi"])
+            return _binary(mantissa * 2**power, -len(fraction))
+        format_ = Format.DECIMAL_SI if found["exponent"] is None else Format.DECIMAL_EXPONENT
+        exponent = _DECIMAL[found["decimal"] or ""] if found["exponent"] is None else int(found["exponent"])
+        if exponent not in _EXPONENTS:
+            raise InvalidQuantityError(text, "expected an exponent of at most 32 bits")
+        _refuse_without_digits(text, whole + fraction, is_slow=exponent < NANO)
+        return cls(mantissa, exponent - len(fraction), format_).round_up(NANO)
 
     @property
     def is_zero(self) -> bool:
@@ -133,7 +172,7 @@ class Quantity:
         Raises:
             InvalidQuantityError: it has more than MAXIMUM_DIGITS digits.
 
-        >>> parse("1.5").scaled(0), parse("-1.5").scaled(0), parse("2k").scaled(3)
+        >>> Quantity.parse("1.5").scaled(0), Quantity.parse("-1.5").scaled(0), Quantity.parse("2k").scaled(3)
         (2, -2, 2)
         """
         shift = self.exponent - scale
@@ -144,7 +183,7 @@ class Quantity:
     def round_up(self, scale: int) -> Quantity:
         """The same number with nothing finer than ``10**scale``, rounded away from zero.
 
-        >>> str(parse("1.0001").round_up(MILLI))
+        >>> str(Quantity.parse("1.0001").round_up(MILLI))
         '1001m'
         """
         return self if self.exponent >= scale else Quantity(self.scaled(scale), scale, self.format)
@@ -247,42 +286,6 @@ def _ten_to(exponent: int) -> int:
     return power
 
 
-def parse(text: str) -> Quantity:
-    """Read a quantity.
-
-    Raises:
-        InvalidQuantityError: it breaks the grammar, is longer than MAXIMUM_TEXT, or its exponent needs over 32 bits.
-
-    >>> parse("100m").milli_value(), parse("1Ki").value(), str(parse("0.5e3"))
-    (100, 1024, '500')
-    >>> parse("1 Mi")
-    Traceback (most recent call last):
-    ...
-    imagestore.errors.InvalidQuantityError: quantity '1 Mi': expected a number with a suffix such as m, k, Mi or e3
-    """
-    if len(text) > MAXIMUM_TEXT:
-        raise InvalidQuantityError(text, f"{len(text)} characters, more than the {MAXIMUM_TEXT} that are read")
-    found = _GRAMMAR.fullmatch(text)
-    if found is None or not text:
-        raise InvalidQuantityError(
-            text,
-            "expected a number with a suffix such as m, k, Mi or e3",
-            hint="suffixes are n u m k M G T P E, Ki Mi Gi Ti Pi Ei, or an exponent; they mind upper and lower case",
-        )
-    whole, fraction = found["whole"], found["fraction"] or ""
-    mantissa = int(found["sign"] + "0" + whole + fraction)
-    if found["binary"]:
-        power = _BINARY[found["binary"]]
-        _refuse_without_digits(text, whole + fraction, is_slow=power >= _BINARY["Pi"])
-        return _binary(mantissa * 2**power, -len(fraction))
-    format_ = Format.DECIMAL_SI if found["exponent"] is None else Format.DECIMAL_EXPONENT
-    exponent = _DECIMAL[found["decimal"] or ""] if found["exponent"] is None else int(found["exponent"])
-    if exponent not in _EXPONENTS:
-        raise InvalidQuantityError(text, "expected an exponent of at most 32 bits")
-    _refuse_without_digits(text, whole + fraction, is_slow=exponent < NANO)
-    return Quantity(mantissa, exponent - len(fraction), format_).round_up(NANO)
-
-
 def from_json(value: str | int | float | None) -> Quantity:
     """Read a quantity where a JSON document has it: a string (blanks around it are dropped), a number, or null for 0.
 
@@ -298,7 +301,7 @@ def from_json(value: str | int | float | None) -> Quantity:
         raise InvalidQuantityError(str(value).lower(), "expected text or a number, found a boolean")
     if isinstance(value, int) and value.bit_length() > _MAXIMUM_BITS:
         raise InvalidQuantityError("", f"needs more than {MAXIMUM_DIGITS} digits")
-    return parse(value.strip(_GO_BLANKS) if isinstance(value, str) else str(value))
+    return Quantity.parse(value.strip(_GO_BLANKS) if isinstance(value, str) else str(value))
 
 
 def quotient(dividend: int, divisor: int) -> int:

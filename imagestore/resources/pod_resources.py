@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from imagestore.config import Config
-    from imagestore.platforms.platform import Platform
+    from imagestore.platforms import Platform
     from imagestore.resources.cgroup import WeightFormula
     from imagestore.resources.explain import ExplainedValue
     from imagestore.resources.linux import PodCgroup
@@ -155,7 +155,7 @@ def plan(
 
 def check_oci(document: Json) -> Json:
     """The document, validated against the OCI runtime specification; DocumentError lists the faults."""
-    from imagestore.oci.decode import validate
+    from imagestore.oci import validate
 
     validate(document, "oci-resources", "OCI resources")
     return document

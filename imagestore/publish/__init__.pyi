@@ -1,0 +1,13 @@
+from .aio import AsyncPublisher as AsyncPublisher
+from .aio import open_publisher as open_publisher
+from .folder_snapshots import FolderSnapshots as FolderSnapshots
+from .model import ContentWay as ContentWay
+from .model import ImageState as ImageState
+from .model import ImageStatus as ImageStatus
+from .model import PublishError as PublishError
+from .model import PublisherStatus as PublisherStatus
+from .model import ReconcileReport as ReconcileReport
+from .owner_lock import PublisherRunningError as PublisherRunningError
+from .publisher import Publisher as Publisher
+from .snapshots import SnapshotLayer as SnapshotLayer
+from .snapshots import SnapshotTarget as SnapshotTarget

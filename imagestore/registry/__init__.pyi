@@ -1,0 +1,15 @@
+from .blobs import Transfer as Transfer
+from .client import RegistryClient as RegistryClient
+from .client_factory import connect as connect
+from .credentials.cri import AuthConfig as AuthConfig
+from .credentials.cri import explicit_source as explicit_source
+from .credentials.lookup import CredentialResolver as CredentialResolver
+from .credentials.model import Credential as Credential
+from .credentials.model import CredentialLookup as CredentialLookup
+from .credentials.model import FoundCredential as FoundCredential
+from .credentials.model import GivenCredentials as GivenCredentials
+from .credentials.model import Target as Target
+from .listing import Referrers as Referrers
+from .policy import AuthPolicy as AuthPolicy
+from .policy import TransferPolicy as TransferPolicy
+from .policy import transfer_policy as transfer_policy
