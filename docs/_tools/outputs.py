@@ -90,13 +90,10 @@ REBUILD: Final = {
     "keptAs": maybe(str),
     "restored": [[str]],
     "skipped": [[str]],
-    "leases": [str],
-    "labelledBlobs": int,
-    "replaced": [str],
-    "replacedLease": maybe(str),
+    "copy": maybe(str),
+    "unnamed": [str],
     "found": [str],
     "foundLease": maybe(str),
-    "unreadableLines": int,
     "reindexed": bool,
 }
 PLAN: Final = {
@@ -362,6 +359,7 @@ OUTPUTS: Final[dict[str, Any]] = {
     },
     "backup": {"file": str, "bytes": int},
     "restore": {"restored": str, "keptAs": maybe(str)},
+    "finish-upgrade": {"finished": bool},
     "leases list": {"leases": [LEASE]},
     "leases create": LEASE,
     "leases renew": LEASE,

@@ -61,6 +61,7 @@ SECTIONS: Final[Mapping[str, Table]] = {
         "repair": ("maintenance", "repair", "Verify, then fetch damaged or missing content again."),
         "backup": ("maintenance", "backup", "Copy the records to a file while the store is in use."),
         "restore": ("maintenance", "restore", "Replace the store's records with a backup's."),
+        "finish-upgrade": ("maintenance", "finish_upgrade", "Refuse older versions at a shared store from now on."),
     },
     "Nodes and servers": {
         "serve": ("serve", "serve", "Serve the store to node software over unix sockets."),

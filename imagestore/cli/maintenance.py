@@ -15,6 +15,7 @@ from imagestore.cli.exit_codes import ExitStatus
 from imagestore.cli.options import GivenPath, output_option, progress_option
 from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
+from imagestore.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,13 +46,12 @@ def check(app: App, rate: float | None, resume: bool, rebuild: bool, force: bool
     Only reads, while others go on. Ends with status 7 when something is wrong; 'imagestore repair' fixes it. If all
     that is wrong is content that the disk can't read, which may be whole, the status is 8.
 
-    With --rebuild a damaged database is put aside, and every record whose content is all there is restored from the
-    journal next to it, with labels and with leases of more than a day. If it is unknown whether the last change was
-    committed, it counts, and a lease keeps what it replaced for a day. Stop what uses the store before.
+    With --rebuild a damaged database is put aside, and the records of its newest good copy are restored, as far as
+    their content is all there. Names that were given after that copy was made are lost; a pull gives them again and
+    fetches nothing that is still here. A lease keeps all content for a day. Stop what uses the store before.
 
     A rebuild ends with nothing changed if there is no content, or content can't be read; --force goes on all the same.
-    If a record isn't restored, all content is kept for a day by a lease, and the status is 7. Run it again when the
-    content is back: a whole database gets what only the journal knows.
+    If a record of the copy isn't restored, the status is 7, and that copy is kept for 'imagestore restore'.
     """
     if force and not rebuild:
         raise click.UsageError("--force goes with --rebuild")
@@ -140,37 +140,23 @@ def _lines() -> Callable[[CheckProgress], None]:
 
 def _print_rebuild(report: RebuildReport) -> None:
     if report.was_whole:
-        is_changed = report.restored or report.leases or report.labelled
-        print(f"the database is whole; {'what it lacked was added' if is_changed else 'nothing was rebuilt'}")
+        print("the database is whole; nothing was rebuilt")
+        return
     if report.reindexed:
         print("indexes of the database were damaged; they were rebuilt")
-    if report.kept_as is not None:
-        print(f"the damaged database is now {render.printable(str(report.kept_as))}")
+    else:
+        if report.kept_as is not None:
+            print(f"the damaged database is now {render.printable(str(report.kept_as))}")
+        source = "no copy of it is whole" if report.copy is None else render.printable(str(report.copy))
+        print(f"records restored from: {source}")
     for record in report.restored:
         print(f"restored {render.printable(record.reference)} ({record.handler})")
     for record, reason in report.skipped:
         print(f"not restored {render.printable(record.reference)} ({record.handler}): {render.printable(reason)}")
-    for lease_id in report.leases:
-        print(f"restored lease {render.printable(lease_id)}")
-    if report.replaced_lease:
-        print(
-            f"it is unknown whether the last change was committed; what it replaced ({len(report.replaced)} blobs and"
-            f" what they point at) is kept for a day by lease {render.printable(report.replaced_lease)}"
-        )
-    if report.found_lease and not report.is_complete:
-        print(
-            f"lease {render.printable(report.found_lease)} keeps all content for a day, or until a further rebuild"
-            " misses nothing"
-        )
-    elif report.found_lease:
-        print(
-            f"it is unknown what some of the {len(report.found)} blobs are for; lease "
-            f"{render.printable(report.found_lease)} keeps them for a day"
-        )
-    if report.labelled:
-        print(f"restored the labels of {report.labelled} blobs")
-    if report.unreadable:
-        print(f"{report.unreadable} lines of the journal can't be read")
+    for digest in report.unnamed:
+        print(f"without a name: {digest}; pull it again if you know its name")
+    if report.found_lease:
+        print(f"lease {render.printable(report.found_lease)} keeps all content for a day")
 
 
 def _print_report(report: CheckReport) -> None:
@@ -218,13 +204,10 @@ def _rebuild_json(report: RebuildReport) -> dict[str, Any]:
         "keptAs": None if report.kept_as is None else str(report.kept_as),
         "restored": [[record.reference, record.handler] for record in report.restored],
         "skipped": [[record.reference, record.handler, reason] for record, reason in report.skipped],
-        "leases": list(report.leases),
-        "labelledBlobs": report.labelled,
-        "replaced": [str(digest) for digest in report.replaced],
-        "replacedLease": report.replaced_lease or None,
+        "copy": None if report.copy is None else str(report.copy),
+        "unnamed": [str(digest) for digest in report.unnamed],
         "found": [str(digest) for digest in report.found],
         "foundLease": report.found_lease or None,
-        "unreadableLines": report.unreadable,
         "reindexed": report.reindexed,
     }
 
@@ -262,3 +245,27 @@ def restore(app: App, file: Path, output: str) -> None:
     if kept_as is not None:
         lines.append(f"the records that were there: {kept_as}")
     render.show(output, {"restored": str(file), "keptAs": None if kept_as is None else str(kept_as)}, lines)
+
+
+@click.command("finish-upgrade")
+@output_option
+@pass_app
+def finish_upgrade(app: App, output: str) -> None:
+    """Finish the upgrade of a shared store, when every machine has the new version.
+
+    Until then the version before reads and writes too. From then on it is refused, also in processes that run. A store
+    in a folder has nothing to finish: it is upgraded when the new version opens it.
+    """
+    app.missing = "refuse"
+    if not app.is_shared:
+        raise UnsupportedError(
+            f"{app.root}: is upgraded when a new version opens it; there is nothing to finish",
+            hint="for a shared store, name its database with --root",
+        )
+    from imagestore.metadata.postgres import PostgresMetadataStore
+
+    metadata = app.store.metadata
+    assert isinstance(metadata, PostgresMetadataStore)
+    is_finished = metadata.finish_upgrade()
+    said = "finished; older versions are refused from now on" if is_finished else "there is no upgrade to finish"
+    render.show(output, {"finished": is_finished}, [said])

@@ -255,8 +255,8 @@ class ContentStore(Protocol):
     def exists(self, digest: Digest) -> bool:
         """Whether the blob is here."""
 
-    def missing(self, digests: Collection[Digest]) -> list[Digest]:
-        """Those of some blobs that aren't here, in their order; one question for all where each takes a round trip."""
+    def sizes(self, digests: Collection[Digest]) -> dict[Digest, int]:
+        """Bytes of those blobs that are here; one question for all where each takes a round trip."""
 
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob.

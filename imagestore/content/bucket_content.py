@@ -136,9 +136,9 @@ class BucketContent(WithoutDisk, abc.ABC):
         """Whether the blob is there."""
         return self.find(digest) is not None
 
-    def missing(self, digests: Collection[Digest]) -> list[Digest]:
-        """Those of some blobs that aren't there, in their order."""
-        return [digest for digest in digests if not self.exists(digest)]
+    def sizes(self, digests: Collection[Digest]) -> dict[Digest, int]:
+        """Bytes of those blobs that are there."""
+        return {each: found.size for each in digests if each.is_verifiable and (found := self.find(each)) is not None}
 
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob."""

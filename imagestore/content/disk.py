@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME: Final = re.compile(
-    r"\.?check\.json\.[0-9a-f]+\.tmp|records\.jsonl\.tmp|metadata\.db\.(rebuilt(-wal|-shm|-journal)?|[0-9a-f]{16}\.tmp)"
+    r"\.?(check|last-change)\.json\.[0-9a-f]+\.tmp|metadata\.db\.(rebuilt(-wal|-shm|-journal)?|[0-9a-f]{16}\.tmp)"
 )
 
 

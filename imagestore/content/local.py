@@ -86,9 +86,9 @@ class LocalContentStore:
         """Whether the blob is here."""
         return digest.is_verifiable and self._status(digest) is not None
 
-    def missing(self, digests: Collection[Digest]) -> list[Digest]:
-        """Those of some blobs that aren't here, in their order."""
-        return [digest for digest in digests if not self.exists(digest)]
+    def sizes(self, digests: Collection[Digest]) -> dict[Digest, int]:
+        """Bytes of those blobs that are here."""
+        return {each: found.size for each in digests if each.is_verifiable and (found := self.find(each)) is not None}
 
     def find(self, digest: Digest) -> ContentInfo | None:
         """As info(), but None where the blob isn't here."""

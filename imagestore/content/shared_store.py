@@ -6,7 +6,6 @@ While one writer brings a blob, those of other machines that want it wait for it
 
 from __future__ import annotations
 
-import itertools
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -34,8 +33,6 @@ _LONGEST_PAUSE_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 300.0
 #: How often a blob is looked at that others replace at the same time.
 _LOOKS: Final = 3
-#: Blobs that are removed between two looks at the time.
-_LONGEST_STEP: Final = 512
 _DAMAGED_HINT: Final = "'imagestore check' finds what else is damaged, 'imagestore repair' fetches it again"
 
 
@@ -61,10 +58,10 @@ class SharedContentStore(BucketContent):
         stored = self._stored(digest)
         return None if stored is None else _info(stored)
 
-    def missing(self, digests: Collection[Digest]) -> list[Digest]:
-        """Those of some blobs that aren't there, in their order."""
+    def sizes(self, digests: Collection[Digest]) -> dict[Digest, int]:
+        """Bytes of those blobs that are there."""
         there = self._index.find_all([digest for digest in digests if digest.is_verifiable])
-        return [digest for digest in digests if digest not in there]
+        return {digest: stored.size for digest, stored in there.items()}
 
     def walk(self) -> Iterator[ContentInfo]:
         """Every blob, in no particular order."""
@@ -204,18 +201,14 @@ class SharedDeleter:
         return self._remove([text])[text]
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
-        """Remove blobs until time is up, but at least one.
+        """Remove all of these blobs; only one if there is no time.
 
         Raises:
             StoreError: the index can't be changed; the transaction is lost.
         """
-        deleted, waiting, step = Deleted(), iter(texts), 1
-        while some := list(itertools.islice(waiting, step)):
-            deleted.sizes.update(self._remove(some))
-            if is_due():
-                break
-            step = min(2 * step, _LONGEST_STEP)
-        deleted.left.extend(waiting)
+        deleted, count = Deleted(), 1 if is_due() else len(texts)
+        deleted.sizes.update(self._remove(texts[:count]))
+        deleted.left.extend(texts[count:])
         return deleted
 
     def let_go(self) -> None:

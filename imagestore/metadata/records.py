@@ -25,7 +25,7 @@ from imagestore.errors import InvalidInputError
 from imagestore.oci.gc_labels import EXPIRE, ContentTerms, LeaseTerms
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
@@ -133,26 +133,6 @@ def image_name(reference: str, handler: str, default_handler: str) -> str:
     'r.example/x:1@kata'
     """
     return reference if handler == default_handler else f"{reference}@{handler}"
-
-
-@dataclass(frozen=True, slots=True)
-class Everything:
-    """All records, as far as removing them goes.
-
-    Attributes:
-        number: of the last change of a record.
-        ids: reference, handler and image id of every record, in this order.
-        roots: what they hold, digests in text form.
-    """
-
-    number: int
-    ids: Sequence[tuple[str, str, str]]
-    roots: Sequence[str]
-
-    @property
-    def keys(self) -> list[tuple[str, str]]:
-        """(reference, handler) of every record."""
-        return [(reference, handler) for reference, handler, _ in self.ids]
 
 
 @dataclass(frozen=True, slots=True)

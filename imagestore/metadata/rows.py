@@ -107,29 +107,26 @@ def image_record(row: Sequence[Any]) -> ImageRecord:
 
 
 def image_condition(
-    mark: str,
     *,
     reference: str | None,
     handler: str | None,
     image_id_prefix: str | None,
     after: tuple[str, str] | None,
 ) -> tuple[str, dict[str, str]]:
-    """The SQL condition of ImageRecords.find(), and the values of its parameters.
+    """The SQL condition of Images.find(), and the values of its parameters.
 
-    ``mark`` is a parameter in the adapter's dialect, with {} for its name.
-
-    >>> image_condition(":{}", reference="r", handler="h", image_id_prefix=None, after=None)
-    ('TRUE AND reference = :reference AND handler = :handler', {'reference': 'r', 'handler': 'h'})
+    >>> image_condition(reference="r", handler=None, image_id_prefix=None, after=None)
+    ('scope = :scope AND reference = :reference', {'reference': 'r'})
     """
     given = {"reference": reference, "handler": handler}
     values = {name: value for name, value in given.items() if value is not None}
-    conditions = ["TRUE", *(f"{name} = {mark.format(name)}" for name in values)]
+    conditions = ["scope = :scope", *(f"{name} = :{name}" for name in values)]
     if image_id_prefix is not None:
         # "g" is above every hex digit, so this is the range of texts with that beginning, found by the index.
-        conditions.append(f"image_id >= {mark.format('first')} AND image_id < {mark.format('behind')}")
+        conditions.append("image_id >= :first AND image_id < :behind")
         values |= {"first": image_id_prefix, "behind": image_id_prefix + "g"}
     if after is not None:
-        conditions.append(f"(reference, handler) > ({mark.format('after_reference')}, {mark.format('after_handler')})")
+        conditions.append("(reference, handler) > (:after_reference, :after_handler)")
         values |= {"after_reference": after[0], "after_handler": after[1]}
     return " AND ".join(conditions), values
 

@@ -170,16 +170,16 @@ class ServerProcess:
             self._metrics.publish_mirror(self._mirror.mirror)
 
     async def _serve(self, services: ServedServices) -> None:
-        tasks = [asyncio.create_task(self._reload_on_signal()), asyncio.create_task(self._follow_database())]
+        works = (self._reload_on_signal(), self._follow_database(), self._workers.keep_copies())
+        tasks = [asyncio.create_task(work) for work in works]
         if self._notifier.watchdog_seconds is not None:
             tasks.append(asyncio.create_task(self._feed_watchdog(self._notifier.watchdog_seconds)))
         if self._publisher is not None:
             tasks.append(asyncio.create_task(self._report_publisher(services, self._publisher)))
         if self._settings.gc_seconds:
             tasks.append(asyncio.create_task(self._collector().run()))
-        names = [f"unix://{each.path}" for each in self._sockets]
-        if self._mirror is not None:
-            names.append(self._mirror.url)
+        mirrors = [] if self._mirror is None else [self._mirror.url]
+        names = [*(f"unix://{each.path}" for each in self._sockets), *mirrors]
         offered = list(services.names) if self._sockets else []
         log.info("serving", extra={"sockets": names, "services": offered, "version": __version__})
         with self._workers.lend() as store:

@@ -127,7 +127,8 @@ def collect(
 def _warn_of_keeper(metadata: MetadataStore) -> None:
     if lease := metadata.graph.keeper_of_all():
         log.warning(
-            "lease %s keeps all content: a rebuild passed over something; try 'imagestore check --rebuild' again",
+            "lease %s keeps all content: a rebuild passed over something; it ends within a day, or with"
+            " 'imagestore leases delete'",
             lease,
         )
 
@@ -183,18 +184,22 @@ def sweep(metadata: MetadataStore, content: ContentStore, candidates: Iterable[s
 def _sweep_some(metadata: MetadataStore, files: Deleter, waiting: deque[str], timer: BatchTimer, swept: Swept) -> None:
     """One batch: take candidates, delete what nothing keeps, put back what there was no time for."""
     timer.begin()
-    step = _FIRST_STEP
+    step, is_over = metadata.batch_size or _FIRST_STEP, _never if metadata.batch_size else timer.is_over
     while waiting:
         some = [waiting.popleft() for _ in range(min(step, len(waiting)))]
-        deleted = files.delete_some(metadata.graph.unheld(some), timer.is_over)
+        deleted = files.delete_some(metadata.graph.unheld(some), is_over)
         # Asked about again in the next batch: by then something may keep it.
         waiting.extendleft(reversed(deleted.left))
         metadata.graph.forget_content(deleted.sizes)
         swept.freed.update((text, size) for text, size in deleted.sizes.items() if size is not None)
         swept.failures.update(deleted.failures)
-        if timer.is_over():
+        if metadata.batch_size or timer.is_over():
             return
         step = min(2 * step, _LONGEST_STEP)
+
+
+def _never() -> bool:
+    return False
 
 
 class BatchTimer:

@@ -129,6 +129,7 @@ class ImagesByName:
         changed = self._metadata.images.pin(_keys(records), is_pinned=is_pinned)
         if not changed:
             raise record_lookup.not_found(name, runtime_handler)
+        self._metadata.keep_copy()
         return _keys(changed)
 
     def tag(self, name: str, reference: str, rule: RemovalRule, cancel: CancelToken | None) -> tuple[Image, ...]:
@@ -140,7 +141,9 @@ class ImagesByName:
         with self._parts.operation(cancel) as token:
             for target in {each.target for each in records}:
                 self._parts.verifier.verify(str(further), target, cancel=token)
-        return tuple(Image(each, self._parts.content) for each in tag_records(self._metadata, records, further))
+        tagged = tag_records(self._metadata, records, further)
+        self._metadata.keep_copy()
+        return tuple(Image(each, self._parts.content) for each in tagged)
 
     def untag(self, reference: str, rule: RemovalRule) -> Keys:
         """See ImageStore.untag()."""

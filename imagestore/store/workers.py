@@ -28,6 +28,8 @@ QUICK_THREADS: Final = 8
 #: Threads in addition to those for pulls: for reading, writing and listing content, and for collections.
 TRANSFER_THREADS: Final = 48
 PULL_THREADS: Final = 16 + 128
+#: Between two looks whether a copy of the records is due.
+_COPY_SECONDS: Final = 300.0
 
 
 class LentStore:
@@ -154,10 +156,17 @@ class StoreWorkers:
         with self.lend() as store:
             return work(store)
 
+    async def keep_copies(self) -> None:
+        """Make a copy of the records whenever one is due, until cancelled."""
+        while True:
+            await asyncio.sleep(_COPY_SECONDS)
+            await asyncio.to_thread(self._with_store, lambda store: store.metadata.keep_copy())
+
     def close(self) -> None:
-        """Wait for the threads and close the store."""
+        """Wait for the threads, make a copy of the records and close the store."""
         self._quick.shutdown()
         self._transfer.shutdown()
         with self._lock:
             lent = self._current
+        lent.store.metadata.keep_copy(at_once=True)
         lent.store.close()

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: A store's folders, and beginnings of its files' names (metadata.db-wal, records.jsonl.tmp).
-_FOLDERS: Final = frozenset({"content", "locks", "hosts"})
-_FILES: Final = ("metadata.db", "records.jsonl", "check.json", "waiting", "ballast")
+#: A store's folders, and beginnings of its files' names (metadata.db-wal).
+_FOLDERS: Final = frozenset({"content", "locks", "hosts", "copies"})
+_FILES: Final = ("metadata.db", "records.jsonl", "last-change.json", "check.json", "waiting", "verified", "ballast")
 _INNER_FOLDERS: Final = ("content/blobs", "content/blobs/sha256", "content/ingest")
 _HINT: Final = "choose another --root, or look at what is in it and give it to this user"
 

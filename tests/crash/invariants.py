@@ -16,6 +16,7 @@ from pathlib import Path
 from imagestore import Digest, ImageStore
 from imagestore.errors import DocumentError, StoreError
 from imagestore.metadata import ImageRecord
+from imagestore.metadata.sqlite.copies import DatabaseCopies
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci import MAX_DOCUMENT_BYTES, ImageConfig, Manifest
 from imagestore.store.maintenance.rebuild import rebuild
@@ -25,13 +26,13 @@ LATER_SECONDS = 25 * 3600.0
 #: All that a store's folder holds.
 EXPECTED = {
     *("content", "locks", "hosts", "metadata.db", "metadata.db-wal", "metadata.db-shm"),
-    *("records.jsonl", "check.json", "ballast", "ballast.inode", "waiting"),
+    *("copies", "last-change.json", "check.json", "ballast", "ballast.inode", "waiting", "verified"),
 }
 
 
 def violations(root: Path) -> list[str]:
     """Every broken promise, each in one line; the store itself is only read."""
-    found = list(_database(root))
+    found = [*_database(root), *_copies(root)]
     with ImageStore(root) as store:
         for image in store.list():
             found += _record(store, image.record)
@@ -50,6 +51,30 @@ def _database(root: Path) -> Iterator[str]:
         yield f"database: {answer}"
     if broken:
         yield f"database: {len(broken)} rows refer to nothing"
+
+
+def _copies(root: Path) -> Iterator[str]:
+    """A copy that has its name is whole, and there are at most two of those that nothing else keeps."""
+    paths = [each.path for each in DatabaseCopies(root / "metadata.db", time.time).found() if not each.kind]
+    # Who died between naming one and removing the oldest leaves one more, which the next copy removes.
+    if len(paths) > 3:
+        yield f"{len(paths)} copies are kept"
+    for path in paths:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            (answer,) = connection.execute("PRAGMA integrity_check").fetchone()
+        if answer != "ok":
+            yield f"copy {path.name}: {answer}"
+
+
+def copied(root: Path) -> tuple[dict[tuple[str, str], tuple[Digest, ...]], set[str]]:
+    """What a rebuild may count on: records of the newest copy with what they hold, and lasting leases."""
+    for copy in DatabaseCopies(root / "metadata.db", time.time).found():
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(copy.path, Path(folder) / "metadata.db")
+            with contextlib.closing(SqliteMetadataStore(Path(folder) / "metadata.db")) as metadata:
+                leases = {each.id for each in metadata.leases.find() if math.isinf(each.expires_at)}
+                return {(each.reference, each.handler): each.held for each in metadata.images.find()}, leases
+    return {}, set()
 
 
 def _record(store: ImageStore, record: ImageRecord) -> Iterator[str]:
@@ -128,22 +153,29 @@ def _leaks(root: Path) -> Iterator[str]:
             if left != wanted:
                 yield f"blobs after a collection: {len(left - wanted)} leaked, {len(wanted - left)} lost"
             leases = {each.id for each in store.metadata.leases.find()}
+            if len(here) % 2:
+                store.metadata.keep_copy(at_once=True)
             if any(not math.isinf(each.expires_at) for each in store.metadata.leases.find()):
                 yield "a lease outlived its end"
             if not edges_of(store.metadata).keys() <= needed | kept:
                 yield "edges of content that is gone"
-            before = {(image.reference, image.runtime_handler) for image in store.list()}
+            before = {(image.reference, image.runtime_handler): image.record.held for image in store.list()}
+        records, leased = copied(copy)
+        if len(here) % 2 and (records != before or leased != leases):
+            yield "a copy that was made at once differs from the database"
         if strange := sorted(set(os.listdir(copy)) - EXPECTED):
             yield f"files that nobody cleans away: {strange}"
         for path in copy.glob("metadata.db*"):
             path.unlink()
         report = rebuild(copy, is_forced=not left)  # it can't tell content that is away from none
         restored = {(record.reference, record.handler) for record in report.restored}
-        if not before <= restored:
-            yield f"records that a rebuild does not find: {sorted(before - restored)}"
-        if not leases <= set(report.leases):
-            yield f"leases that a rebuild does not find: {sorted(leases - set(report.leases))}"
+        # Names that were given since the copy may be lost, and what was moved since.
+        promised = {key for key, held in records.items() if before.get(key) == held}
+        if not promised <= restored:
+            yield f"records that a rebuild does not find: {sorted(promised - restored)}"
         with ImageStore(copy) as store:
+            if missing := (leased & leases) - {each.id for each in store.metadata.leases.find()}:
+                yield f"leases that a rebuild does not find: {sorted(missing)}"
             store.collect_garbage()
             if lost := wanted - {info.digest for info in store.content.walk()}:
                 yield f"blobs lost by a collection after a rebuild: {len(lost)}"

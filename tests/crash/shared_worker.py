@@ -133,7 +133,7 @@ def prepare(place: Place, *, machine: int) -> None:
     os.environ["AWS_ENDPOINT_URL"] = place.endpoint
     mock.patch.object(adapters, "machine_folder", return_value=place.folder / f"machine-{machine}").start()
     mock.patch.object(leases, "LIFETIME_SECONDS", place.lease_seconds).start()
-    shared_variants.leave_out(place.variant)
+    shared_variants.leave_out(place.variant, setattr)
 
 
 def opened(place: Place, scope: str) -> ImageStore:

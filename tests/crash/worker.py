@@ -20,7 +20,7 @@ _MIXED = [
     *["pull"] * 6,
     *["import"] * 2,
     *("remove", "delete", "delete", "clear", "collect", "collect"),
-    *("pin", "touch", "evict", "lease", "keep", "backup", "check"),
+    *("pin", "touch", "evict", "lease", "keep", "backup", "copy", "check"),
 ]
 #: What a process is out for; those that only bring and those that only clear away meet most often.
 _ROLES = [
@@ -32,6 +32,7 @@ _ROLES = [
     ["delete", "collect"],
     ["keep", "delete"],
     ["pull", "clear"],
+    ["pull", "copy"],
 ]
 
 
@@ -147,6 +148,8 @@ def _work(place: Place, chance: random.Random) -> None:
                         _keep(store, chance)
                     case "backup":
                         store.backup(place.backups / f"{os.getpid()}-{chance.randrange(10**9)}.db")
+                    case "copy":
+                        store.metadata.keep_copy(at_once=True)
                     case "check":
                         faults = store.check(options=CheckOptions(state=place.root / "check.json", resume=True)).faults
                         assert faults == (), faults

@@ -6,7 +6,6 @@ The harness ``tests/crash/shared.py`` looks for moments that nobody thought of; 
 from __future__ import annotations
 
 import contextlib
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +19,8 @@ import pytest
 import imagestore
 from imagestore import BucketSettings, Digest, ImageStore
 from imagestore.errors import ContentNotFoundError, IntegrityError
-from imagestore.metadata.postgres.protocol import RULES
 from imagestore.testing import Registry, build_image
+from tests.crash.shared_variants import ASKING, leave_out
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,8 +31,6 @@ PATIENCE_SECONDS: Final = 60
 NAME: Final = "registry.example/app:1"
 IMAGE: Final = build_image("linux/amd64", seed="protocol")
 CONTENT: Final = sorted({*IMAGE.documents, *IMAGE.blobs})
-#: In a sweep's statement that asks.
-ASKING: Final = "WITH RECURSIVE asked"
 ADVISORY: Final = 77
 
 
@@ -134,31 +131,31 @@ def lost(store: ImageStore, looked: threading.Event, swept: Future[Any]) -> list
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "left-out"])
-@pytest.mark.parametrize("rule", ["look_for_share", "lock_then_ask", "read_committed"])
+@pytest.mark.parametrize("variant", ["look-without-share", "one-statement", "repeatable-read"])
 def test_what_is_leased_and_seen_stays(
     open_store: Callable[[], ImageStore],
     database_url: str,
     monkeypatch: pytest.MonkeyPatch,
-    rule: str,
+    variant: str,
     is_kept: bool,
 ) -> None:
     """A sweep and a look meet: the look sees nothing, or what it sees stays."""
     one, other = open_store(), open_store()
     one.pull(NAME)
     one.remove(NAME)
-    monkeypatch.setattr(RULES, rule, is_kept)
+    leave_out("" if is_kept else variant, monkeypatch.setattr)
     gate, looked = Gate(), threading.Event()
 
     def change(query: str) -> str:
-        if is_locking(query) and rule == "read_committed":
+        if is_locking(query) and variant == "repeatable-read":
             gate.pass_through()  # the transaction has begun, nothing is locked
-        if is_locking(query) and rule == "lock_then_ask":
+        if is_locking(query) and variant == "one-statement":
             # The statement has begun, and sees what was so then; its rows aren't locked.
             return query.replace(" WHERE ", f" WHERE pg_advisory_xact_lock_shared({ADVISORY}) IS NOT NULL AND ", 1)
         return query
 
     def behind(query: str) -> None:
-        if ASKING in query and rule == "look_for_share":
+        if ASKING in query and variant == "look-without-share":
             gate.pass_through()  # what to delete is decided, and isn't deleted
 
     begin = patch_statements(monkeypatch, change, behind)
@@ -170,7 +167,7 @@ def test_what_is_leased_and_seen_stays(
     with psycopg.connect(database_url, autocommit=True) as database, ThreadPoolExecutor(2) as threads:
         database.execute("SELECT pg_advisory_lock(%s)", (ADVISORY,))
         swept = threads.submit(sweep)
-        if rule == "lock_then_ask":
+        if variant == "one-statement":
             until(lambda: is_waiting(database, "advisory"), "the sweep doesn't come to its lock")
         else:
             gate.wait()
@@ -187,9 +184,7 @@ def test_what_is_brought_anew_while_the_old_object_goes_stays(
     open_store: Callable[[], ImageStore], monkeypatch: pytest.MonkeyPatch, is_kept: bool
 ) -> None:
     """A sweep has forgotten content, and deletes its objects after another store has brought it again."""
-    monkeypatch.setattr(RULES, "unique_keys", is_kept)
-    if not is_kept:
-        monkeypatch.setattr(secrets, "token_hex", lambda count: "0" * 2 * count)
+    leave_out("" if is_kept else "key-is-the-digest", monkeypatch.setattr)
     one, other = open_store(), open_store()
     one.pull(NAME)
     one.remove(NAME)

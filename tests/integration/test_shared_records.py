@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from imagestore import Digest
+from imagestore.errors import PreconditionError
 from imagestore.metadata import PostgresMetadataStore
 from tests.contracts.metadata import Later, MetadataContract, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from imagestore import MetadataStore
 
@@ -42,3 +45,39 @@ class TestPostgres(MetadataContract):
         assert [each.used_at > 0 for each in metadata.images.find()] == [False, True, False]
         metadata.images.touch(names[0], "runc")
         assert [each.used_at > 0 for each in metadata.images.find()] == [True, True, False]
+
+    def test_a_transaction_that_excludes_no_others_cannot_begin_to(self, metadata: MetadataStore) -> None:
+        """Two of them would wait for each other until the server ends one."""
+        with metadata.exclusive(), metadata.exclusive(), metadata.recording([("a", "b")]):
+            metadata.leases.create("kept", lifetime_seconds=60)
+
+        def upgrade(outer: AbstractContextManager[object]) -> None:
+            with outer:
+                metadata.leases.create("undone", lifetime_seconds=60)
+                with metadata.exclusive():
+                    pytest.fail("it was granted")
+
+        for outer in (metadata.recording([("a", "b")]), metadata.batch(), metadata.transient()):
+            with pytest.raises(PreconditionError, match="excludes no others"):
+                upgrade(outer)
+        assert [lease.id for lease in metadata.leases.find()] == ["kept"]
+
+    def test_what_an_expired_lease_lists_goes_in_batches_of_contents(
+        self, metadata: MetadataStore, database_url: str
+    ) -> None:
+        """One lease of a prefetch may list as much as thousands of pulls do."""
+        digests = [Digest.of(str(number).encode()) for number in range(1100)]
+        metadata.leases.create("old", lifetime_seconds=-1, content=digests)
+        metadata.leases.create("young", lifetime_seconds=60, content=digests)
+        with psycopg.connect(database_url, autocommit=True) as db:
+            db.execute("CREATE TABLE deleted (transaction xid8)")
+            db.execute(
+                "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS"
+                " $$ BEGIN INSERT INTO deleted VALUES (pg_current_xact_id()); RETURN OLD; END $$"
+            )
+            db.execute("CREATE TRIGGER note BEFORE DELETE ON lease_content FOR EACH ROW EXECUTE FUNCTION note()")
+            assert metadata.expire() == 1
+            counts = db.execute("SELECT count(*) FROM deleted GROUP BY transaction ORDER BY 1").fetchall()
+        assert [count for (count,) in counts] == [76, 512, 512]
+        assert [lease.id for lease in metadata.leases.find()] == ["young"]
+        assert len(metadata.leases.content("young")) == len(digests)

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import obstore
 import psycopg
@@ -27,6 +27,7 @@ from imagestore.errors import (
     UnsupportedError,
 )
 from imagestore.events import BlobStarted
+from imagestore.metadata.postgres.connection import LimitedConnection
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
 from tests.support.commands import Commands
 
@@ -64,6 +65,21 @@ def fetched(upstream: RegistryServer) -> int:
 
 
 class TestMachines:
+    def test_an_unchanged_pull_takes_few_round_trips(
+        self, shared_place: SharedPlace, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with shared_place.open("one") as one:
+            pulled = one.pull(name)
+            trips, wait = [], LimitedConnection.wait
+
+            def counted(db: LimitedConnection, *arguments: Any, **named: Any) -> object:
+                trips.append(db)
+                return wait(db, *arguments, **named)
+
+            monkeypatch.setattr(LimitedConnection, "wait", counted)
+            assert one.pull(name).id == pulled.id
+        assert len(trips) <= 16
+
     def test_what_one_brings_all_have(self, shared_place: SharedPlace, upstream: RegistryServer, name: str) -> None:
         with shared_place.open("one") as one, shared_place.open("two") as two:
             pulled = one.pull(name)

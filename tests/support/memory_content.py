@@ -54,8 +54,8 @@ class MemoryContentStore:
     def exists(self, digest: Digest) -> bool:
         return digest in self._blobs
 
-    def missing(self, digests: Collection[Digest]) -> list[Digest]:
-        return [digest for digest in digests if digest not in self._blobs]
+    def sizes(self, digests: Collection[Digest]) -> dict[Digest, int]:
+        return {digest: found.size for digest in digests if (found := self.find(digest)) is not None}
 
     def find(self, digest: Digest) -> ContentInfo | None:
         found = self._blobs.get(digest)

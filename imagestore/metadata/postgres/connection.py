@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import select
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
+import psycopg_pool
 
 import imagestore.metadata.postgres.schema as schema
 from imagestore.util import long_waits
@@ -23,6 +26,8 @@ Result = TypeVar("Result")
 #: A statement, waiting for locks included.
 STATEMENT_SECONDS: Final = 20.0
 _INTERVAL_SECONDS: Final = 0.1
+#: So long after an answer a connection isn't tried out before it is used.
+_TRUSTED_SECONDS: Final = 1.0
 
 
 class LimitedConnection(psycopg.Connection[Any]):
@@ -30,15 +35,34 @@ class LimitedConnection(psycopg.Connection[Any]):
 
     #: For the next statements; None: the usual one.
     limit_seconds: float | None = None
+    #: When it last answered, by a steady clock.
+    answered_at: float = -math.inf
     #: Looks, while a statement takes long, who holds the lock that it waits for; says "" if it waits for none.
     holder: Callable[[LimitedConnection], str] | None = None
+
+    def check_alive(self, limit_seconds: float) -> None:
+        """Ask the server for a sign of life, unless it gave one a moment ago and has said nothing since.
+
+        A server that ended the connection has sent its reason, or the end.
+
+        Raises:
+            psycopg.OperationalError: there was none in time.
+        """
+        waiting = select.poll()
+        waiting.register(self, select.POLLIN)
+        if waiting.poll(0) or time.monotonic() - self.answered_at > _TRUSTED_SECONDS:
+            self.limit_seconds = limit_seconds
+            psycopg_pool.ConnectionPool.check_connection(self)
+            self.limit_seconds = None
 
     def wait(self, gen: PQGen[Result], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> Result:
         """As the library's; closes the connection when the time is over. Errors have a note of who held the lock."""
         limit = timeout or self.limit_seconds or STATEMENT_SECONDS
         began, notes = time.monotonic(), list[str]()
         try:
-            return super().wait(self._watched(gen, began, notes), interval, limit)
+            answer = super().wait(self._watched(gen, began, notes), interval, limit)
+            self.answered_at = time.monotonic()
+            return answer
         except psycopg.OperationalError as error:
             if time.monotonic() - began >= limit:
                 self.close()

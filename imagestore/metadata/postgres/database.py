@@ -1,8 +1,13 @@
-"""Connections and transactions of a shared store.
+"""Connections and transactions of a shared store, and the rules that keep content safe without one lock for all.
 
-READ COMMITTED. A thread in a transaction has a connection of its own until the end; inner transactions join the outer
-one. Every transaction that changes something holds the store's advisory lock shared; ``exclusive()`` holds it alone. A
-sweep holds it shared too: rows that it locks, and the order of its statements, make it safe (see ``protocol``).
+A thread in a transaction has a connection of its own until the end; inner transactions join the outer one. Every
+transaction that changes something holds the store's advisory lock shared; ``exclusive()`` holds it alone.
+
+A client that needs content leases it, commits, and then looks for it with a lock on the row (FOR SHARE), so it waits
+for a collection's decision. A sweep locks the rows first (FOR UPDATE SKIP LOCKED) and asks in a later statement whether
+anything keeps them; at READ COMMITTED that statement sees what was committed before it. So one of the two always sees
+the other. Each upload has an object of its own, so no sweep deletes a new upload. ``tests/crash/shared_variants.py``
+leaves out one rule at a time.
 """
 
 from __future__ import annotations
@@ -19,12 +24,11 @@ import psycopg_pool
 
 import imagestore.metadata.postgres.connection as connection
 import imagestore.metadata.postgres.schema as schema
-from imagestore.errors import StoreCorruptError, StoreError
+from imagestore.errors import PreconditionError, StoreError
 from imagestore.metadata.postgres.address import DatabaseAddress, checked_scope
 from imagestore.metadata.postgres.connection import LimitedConnection
 from imagestore.metadata.postgres.failures import Translated
 from imagestore.metadata.postgres.holders import Holders
-from imagestore.metadata.postgres.protocol import RULES
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
@@ -63,6 +67,7 @@ class _Transaction(threading.local):
     """A thread's transaction."""
 
     connection: Connection | None = None
+    is_alone = False
     #: See PostgresDatabase.locked.
     locked: frozenset[str] | None = None
     after_commit: list[Callable[[], None]]
@@ -115,6 +120,11 @@ class PostgresDatabase:
         # A store that isn't closed explicitly is closed when it is garbage-collected.
         weakref.finalize(self, _close, self._pool, self._process)
 
+    def finish_upgrade(self) -> bool:
+        """Refuse programs of the version before from now on; see ``schema.finish``."""
+        with Translated(self.name), LimitedConnection.connect(**self._plain()) as db:
+            return schema.finish(db, self.name)
+
     @property
     def scope(self) -> str:
         """The store whose images and leases are meant."""
@@ -148,14 +158,14 @@ class PostgresDatabase:
             yield
 
     @contextlib.contextmanager
-    def batch(self) -> Iterator[None]:
+    def batch(self) -> Iterator[Connection]:
         """One short step of a long work; in it, a sweep deletes only rows that it has locked."""
-        with self.writing():
+        with self.writing() as db:
             is_outer = self._current.locked is None
             if is_outer:
                 self._current.locked = frozenset()
             try:
-                yield
+                yield db
             finally:
                 if is_outer:
                     self._current.locked = None
@@ -235,14 +245,20 @@ class PostgresDatabase:
             is_alone: take the lock exclusively, so that nothing else changes until it ends.
 
         Raises:
+            PreconditionError: the outer transaction doesn't hold the lock exclusively, so the inner one can't get it.
             StoreCorruptError: a newer version has changed the tables.
             StoreError: the server can't be reached, or doesn't commit.
         """
         self.check_process()
         current = self._current
         if current.connection is not None:
-            if is_alone:
-                current.connection.execute(connection.lock(is_alone=True))
+            if is_alone and not current.is_alone:
+                # Two that hold it shared would wait for each other for ever.
+                raise PreconditionError(
+                    f"{self.name}: a transaction that excludes no others can't begin to, since another one may want to"
+                    " at the same time",
+                    hint="begin with exclusive()",
+                )
             yield current.connection
             return
         after_commit: list[Callable[[], None]] = []
@@ -250,7 +266,7 @@ class PostgresDatabase:
             reach("database-begin")
             db, row = self.begun(stack, self._prologue(is_alone=is_alone))
             schema.refuse_newer(row, self.name)
-            current.connection, current.after_commit = db, after_commit
+            current.connection, current.is_alone, current.after_commit = db, is_alone, after_commit
             try:
                 reach("database-begun")
                 yield db
@@ -308,27 +324,29 @@ class PostgresDatabase:
         """A living connection."""
         for _ in range(_MOST_CONNECTIONS):
             began = self._began()
+            db: LimitedConnection | None = None
             with contextlib.ExitStack() as stack:
-                db: LimitedConnection | None = None
                 try:
                     db = stack.enter_context(self._pool.connection(CONNECT_SECONDS))
-                    db.limit_seconds = CHECK_SECONDS
-                    psycopg_pool.ConnectionPool.check_connection(db)
-                    db.limit_seconds = None
+                    db.check_alive(CHECK_SECONDS)
                 except psycopg.OperationalError as error:
                     if db is None or not db.closed or self._has_waited(began):
                         self._note_away(began, error)
                         raise
                     continue
-                yield db
+                try:
+                    yield db
+                except psycopg.OperationalError as error:
+                    if db.closed:
+                        self._note_away(began, error)
+                    raise
                 return
         raise psycopg.OperationalError("connections are lost as soon as they are made")
 
     def settings(self) -> str:
         """Statements with which every transaction begins."""
-        isolation = "READ COMMITTED" if RULES.read_committed else "REPEATABLE READ"
         return (
-            f"BEGIN ISOLATION LEVEL {isolation}; SET LOCAL jit = off; SET LOCAL lock_timeout = '{LOCK_LIMIT}';"
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL jit = off; SET LOCAL lock_timeout = '{LOCK_LIMIT}';"
             f" SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_LIMIT}';"
             f" SET LOCAL synchronous_commit = {self._commit_mode}"
         )
@@ -355,20 +373,6 @@ class PostgresDatabase:
             work()
         else:
             self._current.after_commit.append(work)
-
-    @contextlib.contextmanager
-    def naming_damage(self) -> Iterator[None]:
-        """Report rows that can't be parsed as damage of this database.
-
-        Raises:
-            StoreCorruptError: a record can't be read.
-        """
-        try:
-            yield
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreCorruptError(
-                f"{self.name}: a record can't be read: {error}", hint="restore the database from its backup"
-            ) from error
 
 
 def _close(pool: psycopg_pool.ConnectionPool[Any], process: int) -> None:

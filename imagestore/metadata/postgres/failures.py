@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,7 @@ from imagestore.errors import (
 from imagestore.util.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
 _MOST_SHOWN: Final = 300
@@ -77,6 +79,21 @@ class Translated:
             raise StoreError(f"{self._name}: this store is closed", hint="open it again") from value
         if isinstance(value, psycopg.Error) and not isinstance(value, self._spared):
             raise translated(value, self._name) from value
+
+
+@contextlib.contextmanager
+def naming_damage(name: str) -> Iterator[None]:
+    """Report rows that can't be parsed as damage of a database.
+
+    Raises:
+        StoreCorruptError: a record can't be read.
+    """
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreCorruptError(
+            f"{name}: a record can't be read: {error}", hint="restore the database from its backup"
+        ) from error
 
 
 def translated(error: psycopg.Error, name: str) -> ImageStoreError:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ContentUnavailableError
 from imagestore.metadata.postgres.database import NOW, PostgresDatabase
-from imagestore.metadata.postgres.protocol import RULES
 from imagestore.metadata.records import ObjectRow
 from imagestore.oci.digest import Digest, as_written
 
@@ -39,10 +38,9 @@ class PostgresObjectIndex:
 
     def find_all(self, digests: Collection[Digest]) -> dict[Digest, ObjectRow]:
         """As find() for several, in one statement."""
-        lock = " FOR SHARE" if RULES.look_for_share else ""
         with self._database.reading() as db:
             # In order, so that transactions don't deadlock.
-            query = f"SELECT {_COLUMNS} FROM content WHERE digest = ANY(%s) ORDER BY digest{lock}"  # noqa: S608 - constants
+            query = f"SELECT {_COLUMNS} FROM content WHERE digest = ANY(%s) ORDER BY digest FOR SHARE"
             rows = db.execute(query, ([str(digest) for digest in digests],)).fetchall()
         found = {text: (size, key, stored_at) for text, size, key, stored_at in rows}
         return {digest: ObjectRow(digest, *found[str(digest)]) for digest in digests if str(digest) in found}
@@ -56,7 +54,7 @@ class PostgresObjectIndex:
         last = ""
         while True:
             with self._database.reading() as db:
-                query = f"SELECT {_COLUMNS} FROM content WHERE digest > %s ORDER BY digest LIMIT {_PAGE}"  # noqa: S608
+                query = f"SELECT {_COLUMNS} FROM content WHERE digest > %s ORDER BY digest LIMIT {_PAGE}"
                 rows = db.execute(query, (last,)).fetchall()
             for text, size, key, stored_at in rows:
                 yield ObjectRow(as_written(text), size, key, stored_at)
@@ -67,13 +65,13 @@ class PostgresObjectIndex:
     def begin_upload(self, key: str) -> None:
         """Note an object before its first byte is sent."""
         with self._database.writing() as db:
-            query = f"INSERT INTO upload VALUES (%s, {NOW} + %s) ON CONFLICT DO NOTHING"  # noqa: S608 - constants
+            query = f"INSERT INTO upload VALUES (%s, {NOW} + %s) ON CONFLICT DO NOTHING"
             db.execute(query, (key, UPLOAD_SECONDS))
 
     def renew_upload(self, key: str) -> None:
         """Extend an upload's time."""
         with self._database.writing() as db:
-            query = f"UPDATE upload SET expires_at = {NOW} + %s WHERE object = %s"  # noqa: S608 - constants
+            query = f"UPDATE upload SET expires_at = {NOW} + %s WHERE object = %s"
             if not db.execute(query, (UPLOAD_SECONDS, key)).rowcount:
                 raise self._given_up(key)
 
@@ -86,9 +84,9 @@ class PostgresObjectIndex:
                 if same.fetchone() is None:
                     raise self._given_up(key)
                 return True
-            insert = f"INSERT INTO content VALUES (%s, %s, %s, {NOW}) ON CONFLICT DO NOTHING"  # noqa: S608 - constants
+            insert = f"INSERT INTO content VALUES (%s, %s, %s, {NOW}) ON CONFLICT DO NOTHING"
             is_ours = db.execute(insert, (str(digest), size, key)).rowcount > 0
-            if not is_ours and RULES.unique_keys:
+            if not is_ours:
                 db.execute("INSERT INTO doomed VALUES (%s) ON CONFLICT DO NOTHING", (key,))
             return is_ours
 
@@ -144,7 +142,7 @@ class PostgresObjectIndex:
         """Give up uploads that weren't renewed in time."""
         with self._database.writing() as db:
             return db.execute(
-                "WITH gone AS (DELETE FROM upload WHERE object IN (SELECT object FROM upload"  # noqa: S608 - constants
+                "WITH gone AS (DELETE FROM upload WHERE object IN (SELECT object FROM upload"
                 f" WHERE expires_at <= {NOW} FOR UPDATE SKIP LOCKED) RETURNING object)"
                 " INSERT INTO doomed SELECT object FROM gone ON CONFLICT DO NOTHING"
             ).rowcount

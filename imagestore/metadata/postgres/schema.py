@@ -2,6 +2,10 @@
 
 Texts sort by their bytes, as in SQLite. A scope is one store among those that share content, with its own images,
 leases and namespaces; content is kept by all scopes. A step is never edited after a release: a new one is appended.
+
+Machines are upgraded one after the other, so a step only adds what the version before can pass over: that one goes on
+reading and writing. ``applied`` counts the steps that were taken, ``version`` those that every program must know. An
+upgrade is finished by ``finish()``, a command of the operator's; from then on older programs are refused.
 """
 
 from __future__ import annotations
@@ -94,6 +98,11 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         f"CREATE TABLE upload (object {_TEXT} PRIMARY KEY, expires_at {_TIME})",
         f"CREATE TABLE doomed (object {_TEXT} PRIMARY KEY)",
     ),
+    # 2: collections look for images with an end; there are few.
+    (
+        """CREATE INDEX image_with_expiry ON image (scope, reference, handler)
+            WHERE labels LIKE '%"containerd.io/gc.expire"%'""",
+    ),
 )
 
 CURRENT: Final = len(STEPS)
@@ -102,7 +111,7 @@ CURRENT: Final = len(STEPS)
 STORE_LOCK: Final = 0x696D6773_00000002
 _VERSION: Final = "imagestore_version"
 #: For refuse_newer().
-ASK_VERSION: Final = f"SELECT version FROM {_VERSION}"  # noqa: S608 - a constant
+ASK_VERSION: Final = f"SELECT version FROM {_VERSION}"
 
 
 def prepare(db: psycopg.Connection[Any], name: str, *, is_making: bool = True) -> str:
@@ -122,38 +131,71 @@ def prepare(db: psycopg.Connection[Any], name: str, *, is_making: bool = True) -
         StoreReadOnlyError: it would have to be migrated, but is a standby.
         StoreMissingError: there is no store.
     """
-    found = _version(db)
-    if found == 0 and not is_making:
+    version, applied = _versions(db)
+    if version == 0 and not is_making:
         raise StoreMissingError(f"{name}: there is no store in this database", hint="a pull, or an import, makes one")
-    if found != CURRENT:
+    refuse_newer((version,), name)
+    if applied < CURRENT:
         (is_standby,) = db.execute("SELECT pg_is_in_recovery()").fetchone() or (False,)
-        if is_standby:
-            raise StoreReadOnlyError(f"{name}: is a standby, and its tables aren't those of this version")
-        with db.transaction():
-            db.execute("SELECT pg_advisory_xact_lock(%s)", (STORE_LOCK,))
-            version = _version(db)
-            refuse_newer((version,), name)
-            if version == 0:
-                _refuse_foreign(db, name)
-                db.execute(f"CREATE TABLE {_VERSION} (version integer NOT NULL, id {_TEXT})")
-                db.execute(f"INSERT INTO {_VERSION} VALUES (0, gen_random_uuid()::text)")  # noqa: S608 - a constant
-            for step in STEPS[version:]:
-                for statement in step:
-                    db.execute(statement)
-            db.execute(f"UPDATE {_VERSION} SET version = %s", (CURRENT,))  # noqa: S608 - a constant
-    row = db.execute(f"SELECT id FROM {_VERSION}").fetchone()  # noqa: S608 - a constant
+        # What steps add isn't needed to read.
+        if is_standby and version == 0:
+            raise StoreReadOnlyError(f"{name}: is a standby, and has no store's tables")
+        if not is_standby:
+            _take_steps(db, name)
+    row = db.execute(f"SELECT id FROM {_VERSION}").fetchone()
     if row is None:
         raise _no_version(name)
     return str(row[0])
 
 
-def _version(db: psycopg.Connection[Any]) -> int:
+def _take_steps(db: psycopg.Connection[Any], name: str) -> None:
+    with db.transaction():
+        db.execute("SELECT pg_advisory_xact_lock(%s)", (STORE_LOCK,))
+        version, applied = _versions(db)
+        refuse_newer((version,), name)
+        if version == 0:
+            _refuse_foreign(db, name)
+            db.execute(f"CREATE TABLE {_VERSION} (version integer NOT NULL, id {_TEXT}, applied integer)")
+            db.execute(f"INSERT INTO {_VERSION} VALUES ({CURRENT}, gen_random_uuid()::text)")
+        # Stores of the first version lack it.
+        db.execute(f"ALTER TABLE {_VERSION} ADD COLUMN IF NOT EXISTS applied integer")
+        for step in STEPS[applied:]:
+            for statement in step:
+                db.execute(statement)
+        db.execute(f"UPDATE {_VERSION} SET applied = %s WHERE coalesce(applied, 0) < %s", (CURRENT, CURRENT))
+
+
+def finish(db: psycopg.Connection[Any], name: str) -> bool:
+    """Finish an upgrade: from now on, programs that don't know all steps are refused, also running ones.
+
+    Args:
+        db: a connection that commits each statement, of a prepared store.
+        name: of the database, for messages.
+
+    Returns:
+        Whether there was one to finish.
+
+    Raises:
+        StoreCorruptError: a newer version has taken further steps; only that one can finish them.
+    """
+    with db.transaction():
+        db.execute("SELECT pg_advisory_xact_lock(%s)", (STORE_LOCK,))
+        version, applied = _versions(db)
+        refuse_newer((max(version, applied),), name)
+        db.execute(f"UPDATE {_VERSION} SET version = %s", (CURRENT,))
+        return version < CURRENT
+
+
+def _versions(db: psycopg.Connection[Any]) -> tuple[int, int]:
+    """How many steps every program must know, and how many were taken; 0 where there are no tables."""
     # Not to_regclass(), which doesn't see at once what another session has just made.
     query = "SELECT 1 FROM pg_class WHERE relname = %s AND relnamespace = current_schema()::regnamespace"
     if db.execute(query, (_VERSION,)).fetchone() is None:
-        return 0
-    row = db.execute(ASK_VERSION).fetchone()
-    return int(row[0]) if row else 0
+        return 0, 0
+    # The first version had no such column.
+    applied = f"SELECT version, coalesce((to_jsonb(v) ->> 'applied')::integer, version) FROM {_VERSION} v"
+    row = db.execute(applied).fetchone()
+    return (int(row[0]), int(row[1])) if row else (0, 0)
 
 
 def refuse_newer(row: tuple[Any, ...] | None, name: str) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ImageStoreError, UnsupportedError
+from imagestore.metadata.images import Images
+from imagestore.metadata.leases import Leases
+from imagestore.metadata.named_images import NamedImages
+from imagestore.metadata.namespaces import Namespaces
 from imagestore.metadata.postgres.address import DEFAULT_SCOPE
 from imagestore.metadata.postgres.database import PostgresDatabase
 from imagestore.metadata.postgres.flights import Flights
 from imagestore.metadata.postgres.graph import PostgresGraph
-from imagestore.metadata.postgres.images import PostgresImages
-from imagestore.metadata.postgres.leases import PostgresLeases
-from imagestore.metadata.postgres.named_images import PostgresNamedImages
-from imagestore.metadata.postgres.namespaces import PostgresNamespaces
 from imagestore.metadata.postgres.objects import PostgresObjectIndex
 from imagestore.metadata.postgres.statements import SharedStatements
+from imagestore.metadata.postgres.tables import PostgresTables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -28,11 +29,12 @@ class PostgresMetadataStore:
     def __init__(self, url: str, *, scope: str = DEFAULT_SCOPE, is_making: bool = True) -> None:
         self._url = url
         self.database = PostgresDatabase(url, scope=scope, is_making=is_making)
-        self.leases = PostgresLeases(self.database)
-        self.images = PostgresImages(self.database, self.leases)
-        self.named_images = PostgresNamedImages(self.database)
-        self.graph = PostgresGraph(self.database)
-        self.namespaces = PostgresNamespaces(self.database, self.graph)
+        tables = PostgresTables(self.database)
+        self.leases = Leases(tables)
+        self.images = Images(tables, self.leases)
+        self.named_images = NamedImages(tables)
+        self.graph = PostgresGraph(tables)
+        self.namespaces = Namespaces(tables, self.graph)
         self._flights = Flights(None if self.database.is_pooled else self.database.connect)
         #: Which object of the bucket holds which content.
         self.objects = PostgresObjectIndex(self.database, self._flights)
@@ -59,6 +61,11 @@ class PostgresMetadataStore:
     def batch(self) -> AbstractContextManager[object]:
         """One short step of a long work."""
         return self.database.batch()
+
+    @property
+    def batch_size(self) -> int:
+        """Many: other writers wait for these contents only."""
+        return 512
 
     def transient(self) -> AbstractContextManager[object]:
         """A transaction as durable as any: a crash of the server ends no work of its clients."""
@@ -103,6 +110,20 @@ class PostgresMetadataStore:
 
     def tidy(self) -> None:
         """Nothing: the server vacuums by itself."""
+
+    def keep_copy(self, *, at_once: bool = False) -> None:
+        """Nothing: the server's operator makes backups."""
+
+    def finish_upgrade(self) -> bool:
+        """Finish an upgrade of the tables: programs of the version before are refused from now on.
+
+        Returns:
+            Whether there was one to finish.
+
+        Raises:
+            StoreCorruptError: a newer version began another upgrade, which only that one can finish.
+        """
+        return self.database.finish_upgrade()
 
     def damage(self) -> tuple[str, ...]:
         """Why the database can't be read, if so; the server checks its files itself."""

@@ -36,23 +36,32 @@ def copy_to(connection: sqlite3.Connection, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with _writing(target):
-            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            reach("backup-write")
-            copy = sqlite3.connect(temporary, isolation_level=None)
-            try:
-                connection.backup(copy)
-                # Marks it as older than the journal in the folder where it will be restored.
-                copy.execute("INSERT INTO counter VALUES (?, 1)", (COPIED,))
-                # One file without a log, that can be copied anywhere; opening it as a store turns the log on again.
-                copy.execute("PRAGMA journal_mode = DELETE")
-            finally:
-                copy.close()
+            write(connection, temporary)
             reach("backup-rename")
             _name(temporary, target)
             sync_directory(target.parent)
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+
+
+def write(connection: sqlite3.Connection, path: Path) -> None:
+    """Write what a connection sees to a new file, without a name that counts yet.
+
+    Raises:
+        OSError, sqlite3.Error: it can't be written.
+    """
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    reach("backup-write")
+    copy = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.backup(copy)
+        # Where it is restored it counts, although it is older than what was there.
+        copy.execute("INSERT OR IGNORE INTO counter VALUES (?, 1)", (COPIED,))
+        # One file without a log, that can be copied anywhere; opening it as a store turns the log on again.
+        copy.execute("PRAGMA journal_mode = DELETE")
+    finally:
+        copy.close()
 
 
 def refuse_unrestorable(path: Path, *, named: Path) -> None:

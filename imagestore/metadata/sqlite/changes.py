@@ -1,67 +1,69 @@
-"""Changes of records: their numbers, what the journal has to know of them, and noticing those of other processes.
+"""Changes of records: their numbers, what is noted of them, and noticing those of other processes.
 
-The numbers come from a counter in the database. It goes back with a transaction that dies, whose lines stay in the
-journal. So the first number of each transaction comes with a line that names the last committed one; without that line
-the journal would take the dead transaction before for a committed one.
+The numbers come from a counter in the database. The last one that is certainly on the disk is noted next to the
+database (see ``last_change``), so that an older database in its place is noticed. One that is restored counts instead:
+it is marked (see ``backup``), and goes on with numbers above all that were given.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import sqlite3
 import threading
 import weakref
 from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreCorruptError
-from imagestore.metadata.sqlite import journal_lines as lines
+from imagestore.metadata.sqlite import earlier_journal, schema
+from imagestore.metadata.sqlite.earlier_journal import EarlierJournal
 from imagestore.metadata.sqlite.forks import OwnConnection
-from imagestore.metadata.sqlite.schema import COPIED, store_id, take_id
+from imagestore.metadata.sqlite.last_change import LastChange, LastChangeNote
+from imagestore.metadata.sqlite.schema import COPIED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from imagestore.metadata.sqlite.journal import RecordJournal
-
-log = logging.getLogger(__name__)
+    from imagestore.metadata.sqlite.copies import DatabaseCopies
 
 
 class ChangeLog:
-    """Numbers the changes of one connection and writes them to the journal.
+    """Numbers the changes of one connection.
 
     Args:
-        journal: where changes are noted.
-        is_rebuilding: continue after the journal's last number; a rebuild that dies must leave uncertain changes so.
+        database: its file.
+        copies: of the database.
+        is_rebuilding: the database is being made to replace the one that was there.
 
     Attributes:
         is_synced: whether the commits of this connection are synced.
     """
 
-    def __init__(self, journal: RecordJournal, *, is_rebuilding: bool) -> None:
-        self._journal = journal
+    def __init__(self, database: Path, copies: DatabaseCopies, *, is_rebuilding: bool) -> None:
+        self._database = database
+        self._copies = copies
+        self._note = LastChangeNote(database)
+        self.journal = EarlierJournal(database)
         self.is_rebuilding = is_rebuilding
         self.is_synced = True
-        self._has_begun = False
         self._is_checked = is_rebuilding
-        self._put_number = 0
-        self._after_commit: list[str] = []
+        self._number = 0
+        self._synced = 0
 
     def overtaken(self, db: sqlite3.Connection) -> str:
-        """Why this database is older than its journal; empty when they agree.
-
-        Then an older file was put in the database's place. A backup counts instead: it is marked (see ``backup``).
+        """Why this database isn't the one that was here; empty when it is.
 
         Raises:
-            OSError: the journal can't be read.
+            OSError: the note can't be read.
         """
-        # The journal first: the database is never behind what is written there.
-        committed = self._journal.committed()
-        if committed <= self.last(db) or db.execute("SELECT 1 FROM counter WHERE name = ?", (COPIED,)).fetchone():
+        # The note first: the database is never behind what is written there.
+        noted = self._note.read()
+        if noted is None or self.is_copy(db):
+            return ""
+        if schema.has_id(db, self._database) and schema.store_id(db, self._database) != noted.store:
+            return f"the database is another store's; {self._note.path.name} knows store {noted.store}"
+        if noted.number <= self.last(db):
             return ""
         return (
-            f"the database ends with change {self.last(db)}, but {self._journal.path.name} knows of change {committed}:"
+            f"the database ends with change {self.last(db)}, but {self._note.path.name} knows of change {noted.number}:"
             " an older database was put in its place"
         )
 
@@ -69,105 +71,137 @@ class ChangeLog:
         """Check once whether the database may be written, or be collected from.
 
         Raises:
-            StoreCorruptError: it is older than its journal; see overtaken().
-            OSError: the journal can't be read.
+            StoreCorruptError: see overtaken().
+            OSError: the note can't be read.
         """
         if self._is_checked:
             return
         if reason := self.overtaken(db):
             raise StoreCorruptError(
-                f"{self._journal.path.parent}: {reason}",
-                hint="run 'imagestore check --rebuild', which keeps that file and restores the records",
+                f"{self._database.parent}: {reason}",
+                hint="run 'imagestore check --rebuild', which keeps that file and restores the records of a copy",
             )
         self._is_checked = True
 
-    def migrated(self, db: sqlite3.Connection) -> None:
-        """The schema was migrated: take the store's id from the journal, as after restoring an old backup, or note it.
+    def refuse_gone(self) -> None:
+        """Refuse to make a database where there was one.
 
         Raises:
-            OSError: the journal can't be read or written.
+            StoreCorruptError: copies of it are here, or the journal that an older version kept.
+            OSError: the folder of the copies can't be read.
         """
-        if not self._journal.has_entries() or self.overtaken(db):
+        if self.is_rebuilding:
             return
-        if known := self._journal.read().store_id:
-            take_id(db, known)
-        self.put(db, lambda _: ())  # a change of nothing: its first line has the id
+        if self._copies.found():
+            raise StoreCorruptError(
+                f"{self._database}: the database is gone, but {self._copies.folder.name} next to it has copies of it",
+                hint="run 'imagestore check --rebuild', or remove that folder to start with no records",
+            )
+        if self.journal.has_entries():
+            raise StoreCorruptError(
+                f"{self._database}: the database is gone, but {self.journal.path.name} next to it knows its records",
+                hint=f"{earlier_journal.HINT}; or remove that file to start with no records",
+            )
 
-    def number(self, db: sqlite3.Connection, announced: Callable[[int], Iterable[str]] | None = None) -> int:
-        """The next number; inside a write transaction.
-
-        Args:
-            db: the connection.
-            announced: for a number, the lines that the journal gets after the commit. They cost no write of their own
-                where this is the transaction's first change, and none at all if the disk has no room for them.
+    def refuse_migration(self, db: sqlite3.Connection) -> None:
+        """Refuse to migrate a database that isn't the one that was here.
 
         Raises:
-            OSError: the journal can't be written; no number is used up.
-            StoreCorruptError: the database is older than its journal.
+            StoreCorruptError: it is older than the journal of the version before, or than what was noted.
+            OSError: these can't be read.
+        """
+        if self.is_copy(db):
+            return
+        if not self.journal.has_entries():
+            self.refuse_overtaken(db)
+        elif (number := self.journal.read()[0]) > self.last(db):
+            raise StoreCorruptError(
+                f"{self._database}: the database ends with change {self.last(db)}, but {self.journal.path.name} knows"
+                f" of change {number}: an older database was put in its place",
+                hint=earlier_journal.HINT,
+            )
+
+    def made(self, db: sqlite3.Connection) -> None:
+        """The tables were made; in a rebuild the store keeps its id, where that was noted.
+
+        Raises:
+            OSError: the note can't be read or removed.
+        """
+        if not self.is_rebuilding:
+            self._note.remove()
+        elif noted := self._note.read():
+            schema.take_id(db, noted.store)
+            self._go_on(db)
+
+    def migrated(self, db: sqlite3.Connection, *, had_id: bool) -> None:
+        """The schema was migrated. A store that had no id gets the one that is known of it.
+
+        Raises:
+            OSError: the note or the journal can't be read, or the note can't be removed.
+        """
+        if not had_id:
+            known = self.journal.read()[1] if self.journal.has_entries() else ""
+            noted = self._note.read()
+            if known or noted:
+                schema.take_id(db, known or (noted.store if noted else ""))
+        self.settle(db)
+        self.number(db)
+
+    def settle(self, db: sqlite3.Connection) -> None:
+        """What is here counts from now on, as a restored copy does.
+
+        Raises:
+            OSError: the note can't be read or removed.
+        """
+        self._go_on(db)
+        db.execute("DELETE FROM counter WHERE name = ?", (COPIED,))
+        self._note.remove()
+
+    def _go_on(self, db: sqlite3.Connection) -> None:
+        """Continue behind every number that was given here."""
+        noted = self._note.read()
+        known = [copy.number for copy in self._copies.found()]
+        highest = max([0 if noted is None else noted.number, *known])
+        db.execute("UPDATE counter SET value = max(value, ?) WHERE name = 'generation'", (highest,))
+
+    def is_copy(self, db: sqlite3.Connection) -> bool:
+        """Whether this database is a backup or a copy that nobody has opened as a store yet."""
+        return db.execute("SELECT 1 FROM counter WHERE name = ?", (COPIED,)).fetchone() is not None
+
+    def number(self, db: sqlite3.Connection) -> None:
+        """Number a change; inside a write transaction.
+
+        Raises:
+            StoreCorruptError: an older database was put in the store's place.
+            OSError: the note can't be read.
         """
         self.refuse_overtaken(db)
-        if not self.is_rebuilding:
-            self._begin(db, announced)
         query = "UPDATE counter SET value = value + 1 WHERE name = 'generation' RETURNING value"
-        (number,) = db.execute(query).fetchone()
-        # Removals have lines of their own after the commit. A commit that isn't synced may be lost with the power.
-        if announced is None and self.is_synced and not self.is_rebuilding:
-            self._put_number = number
-        return int(number)
-
-    def _begin(self, db: sqlite3.Connection, announced: Callable[[int], Iterable[str]] | None) -> None:
-        last = self.last(db)
-        begin = [] if self._has_begun else [lines.begin(last, store_id(db, self._journal.path))]
-        if announced is not None:
-            with contextlib.suppress(OSError):
-                self._journal.append([*begin, *(lines.announced(last + 1, entry) for entry in announced(last + 1))])
-                self._has_begun = True
-        if not self._has_begun:
-            self._journal.append(begin)
-            self._has_begun = True
+        (self._number,) = db.execute(query).fetchone()
 
     def last(self, db: sqlite3.Connection) -> int:
         """The last number."""
         (number,) = db.execute("SELECT value FROM counter WHERE name = 'generation'").fetchone()
         return int(number)
 
-    def put(self, db: sqlite3.Connection, entries: Callable[[int], Iterable[str]]) -> None:
-        """Number a change and write its lines, before its commit.
-
-        Raises:
-            OSError: the journal can't be written.
-        """
-        self._journal.append(entries(self.number(db)))
-
-    def remove(self, db: sqlite3.Connection, entries: Callable[[int], Iterable[str]]) -> None:
-        """Number a change and announce its lines, which follow after its commit."""
-        self.after_commit(entries(self.number(db, entries)))
-
-    def after_commit(self, entries: Iterable[str]) -> None:
-        """Write lines when this transaction is committed."""
-        self._after_commit.extend(entries)
-
     def committed(self) -> None:
-        """The transaction was committed: write what waited for that."""
-        if self._put_number:
-            # Else an older database in its place, that lacks just this change, couldn't be told from this one.
-            self.after_commit([lines.committed(self._put_number)])
-        if self._after_commit:
-            self.write(self._after_commit)
-
-    def write(self, entries: Iterable[str]) -> None:
-        """Write lines of what is committed already; a failure is only logged."""
-        try:
-            self._journal.append(entries)
-        except OSError as error:
-            # Rebuilds expect a journal that knows too much (0011).
-            log.warning("%s: the journal lacks lines of a committed change: %s", self._journal.path, error)
+        """The transaction was committed."""
+        # A commit that isn't synced may be lost with the power; then the database would look too old.
+        if self._number and self.is_synced:
+            self._synced = self._number
 
     def end(self) -> None:
         """The transaction ended, committed or not."""
-        self._has_begun = False
-        self._after_commit.clear()
-        self._put_number = 0
+        self._number = 0
+
+    def note(self, db: sqlite3.Connection) -> None:
+        """Note the last change of this connection that is certainly on the disk.
+
+        Raises:
+            OSError: the note can't be written.
+        """
+        if self._synced and not self.is_rebuilding:
+            self._note.write(LastChange(schema.store_id(db, self._database), self._synced))
 
 
 class ChangeWatch:

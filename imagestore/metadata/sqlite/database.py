@@ -14,13 +14,14 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
+from imagestore.errors import StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.metadata.sqlite import location, schema
 from imagestore.metadata.sqlite.changes import ChangeLog
+from imagestore.metadata.sqlite.copies import DatabaseCopies
 from imagestore.metadata.sqlite.failures import Translated, closed
 from imagestore.metadata.sqlite.fairness import WriteQueue, use_log
-from imagestore.metadata.sqlite.journal import RecordJournal
-from imagestore.metadata.sqlite.opening import LOG_PAGES, DatabaseAccess, Opened, checkpoint, connect, migrate, tune
+from imagestore.metadata.sqlite.opening import LOG_PAGES, DatabaseAccess, Opened, bring_up, checkpoint, connect, tune
+from imagestore.metadata.sqlite.verified import VerifiedNote
 from imagestore.util.disk_reserve import Ballast
 from imagestore.util.failpoint import reach
 
@@ -44,16 +45,18 @@ class Database:
     """One file, created when missing. Call open() before anything else.
 
     Args:
-        path: the database, on a local disk. The journal of records lies next to it.
+        path: the database, on a local disk. Copies of it lie next to it.
         clock: seconds since 1970.
         file_system: returns what kind of file system a folder is on.
-        is_rebuilding: create an empty database although the journal knows records.
+        is_rebuilding: this is the database that a rebuild makes, next to copies of the one that was there.
 
     Attributes:
         ballast: space for removals on a full disk.
         access: whether the file can be written.
         opened: which file this is, and which process opened it.
-        changes: numbers changes of records, and writes them to the journal.
+        verified: whether its indexes are known to be whole.
+        changes: numbers changes of records.
+        copies: of this database.
 
     Raises:
         StoreError: the folder is on a network file system.
@@ -73,8 +76,9 @@ class Database:
         self.ballast = Ballast(path.with_name("ballast"))
         self.access = DatabaseAccess(path)
         self.opened = Opened(path)
-        self.journal = RecordJournal.of_database(path)
-        self.changes = ChangeLog(self.journal, is_rebuilding=is_rebuilding)
+        self.verified = VerifiedNote(path)
+        self.copies = DatabaseCopies(path, clock)
+        self.changes = ChangeLog(path, self.copies, is_rebuilding=is_rebuilding)
         self._queue = WriteQueue(path)
         self._lock = threading.RLock()
         self._depth = 0
@@ -128,6 +132,7 @@ class Database:
                 self.opened.note()
             except BaseException:
                 self._own.close()
+                self.verified.close()
                 raise
             # A store that isn't closed explicitly is closed when it is garbage-collected, at the latest at exit.
             weakref.finalize(self, self._own.close)
@@ -135,22 +140,19 @@ class Database:
     def _prepare(self, on_making: Callable[[], None] | None) -> None:
         db = self._connection
         schema.refuse_foreign(db, self.path)
+        # Before anything is written, and not beside another program's database.
+        self.verified.open()
         use_log(db)
         tune(db)
-        if schema.version(db, self.path) == schema.CURRENT:
-            return
-        with self.writing():
-            version = schema.version(db, self.path)
-            if version == 0 and not self.changes.is_rebuilding and self.journal.has_entries():
-                raise StoreCorruptError(
-                    f"{self.path}: the database is gone, but {self.journal.path.name} next to it knows its records",
-                    hint="run 'imagestore check --rebuild', or remove that file to start with no records",
-                )
-            migrate(db, version)
-            if version:
-                self.changes.migrated(db)
-            if version == 0 and on_making is not None:
-                on_making()
+        found = schema.version(db, self.path)
+        if 0 < found < schema.CURRENT and not self.changes.is_rebuilding:
+            self.copies.keep_before_migration(self.snapshot_apart)
+        if found != schema.CURRENT or self.changes.is_copy(db):
+            with self.writing():
+                if bring_up(db, self.path, self.changes, on_making):
+                    self.verified.note()
+        if not self.changes.is_rebuilding:
+            self.changes.journal.move_aside(self.copies.folder)
 
     def close(self) -> None:
         """Close the database; a forked child has nothing to close and must not wait for a lock."""
@@ -158,8 +160,26 @@ class Database:
             self._is_closed = True
             return
         with self._locked():
+            if not self._is_closed:
+                self._note_change()
             self._is_closed = True
             self._own.close()
+            self.verified.close()
+
+    def keep_copy(self, *, at_once: bool) -> None:
+        """Make a copy if it is due; see the port."""
+        if self.access.only_reads or self.changes.is_rebuilding:
+            return
+        if self.copies.keep(self.snapshot_apart, at_once=at_once):
+            with self._locked():
+                self._note_change()
+
+    def _note_change(self) -> None:
+        """Note the last change; where that isn't possible, an older database in this one's place isn't noticed."""
+        with contextlib.suppress(StoreError, OSError, sqlite3.Error):
+            # Not of a database that was replaced: its numbers mean nothing to the new one.
+            if not self.access.only_reads and self.opened.is_still_there():
+                self.changes.note(self._connection)
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[sqlite3.Connection]:
@@ -336,25 +356,6 @@ class Database:
         """A write transaction that frees more than it takes."""
         with self.freeing(), self.writing() as db:
             yield db
-
-    @contextlib.contextmanager
-    def removing_without_foreign_keys(self) -> Iterator[sqlite3.Connection]:
-        """As removing(), for emptying both tables of a foreign key: without one SQLite empties a table at once.
-
-        On a connection of its own: an interrupt in the wrong place would leave ours without foreign keys.
-        """
-        self.opened.check_process()
-        with self.freeing(), self._locked(), self._second_connection() as db:
-            tune(db, has_foreign_keys=False)
-            self._queue.begin(db)
-            self._check_still_ours(db)
-            try:
-                yield db
-                reach("database-commit")
-                db.execute("COMMIT")
-                reach("database-committed")
-            finally:  # closing the connection rolls back what isn't committed
-                self.changes.end()
 
     @contextlib.contextmanager
     def relaxed(self, *, log_pages: int = LOG_PAGES) -> Iterator[sqlite3.Connection]:

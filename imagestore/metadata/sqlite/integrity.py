@@ -39,7 +39,7 @@ def damaged_tables(db: sqlite3.Connection, tables: Iterable[str]) -> list[str]:
 def _texts(db: sqlite3.Connection) -> Iterator[str]:
     """A line for each table with texts that aren't UTF-8 or not the JSON they should be."""
     for (table,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall():
-        rows = db.execute(f"SELECT * FROM {table}")  # noqa: S608 - a name from the schema
+        rows = db.execute(f"SELECT * FROM {table}")
         columns = [each[0] for each in rows.description]
         try:
             collections.deque(rows, maxlen=0)
@@ -50,6 +50,6 @@ def _texts(db: sqlite3.Connection) -> Iterator[str]:
             continue
         for column in sorted(_OBJECTS.intersection(columns)):
             kind = f"CASE WHEN json_valid({column}) THEN json_type({column}) END"
-            count = db.execute(f"SELECT count(*) FROM {table} WHERE {kind} IS NOT 'object'").fetchone()[0]  # noqa: S608
+            count = db.execute(f"SELECT count(*) FROM {table} WHERE {kind} IS NOT 'object'").fetchone()[0]
             if count:
                 yield f"table {table}: {column} of {count} rows: expected a JSON object"

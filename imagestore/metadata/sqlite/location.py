@@ -15,8 +15,8 @@ from typing import Final
 from imagestore.errors import StoreCorruptError, StoreError, StoreMissingError
 from imagestore.util.file_calls import allocate
 
-#: The journal of records, next to its database.
-JOURNAL: Final = "records.jsonl"
+#: What is left of a store whose database is gone: copies, or the journal of an older version.
+_TRACES: Final = ("copies", "records.jsonl")
 #: SQLite's log and its index: what they add to the database's name.
 LOG_FILES: Final = ("-wal", "-shm")
 MOUNTS: Final = Path("/proc/self/mountinfo")
@@ -72,7 +72,7 @@ def refuse_network(path: Path, kind: str) -> None:
 
 
 def refuse_missing(path: Path) -> None:
-    """Refuse to create a store. If the journal exists, opening the database reports what is missing.
+    """Refuse to create a store. Where copies of one are left, opening the database reports what is missing.
 
     Raises:
         StoreMissingError: there is no store.
@@ -83,7 +83,7 @@ def refuse_missing(path: Path) -> None:
         if not os.stat(path).st_size:
             raise FileNotFoundError(path)
     except FileNotFoundError:
-        if os.path.exists(path.with_name(JOURNAL)):
+        if any(os.path.exists(path.with_name(name)) for name in _TRACES):
             return
         if _has_blobs(path.with_name("content")):
             raise StoreCorruptError(

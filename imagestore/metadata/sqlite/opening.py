@@ -17,7 +17,10 @@ from imagestore.metadata.sqlite.forks import FORK_HINT, OwnConnection
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from imagestore.metadata.sqlite.changes import ChangeLog
 
 #: A commit checkpoints a longer log; long work does that on another connection, when no writer waits.
 LOG_PAGES: Final = 6000
@@ -213,16 +216,49 @@ def connect(path: Path, address: str) -> OwnConnection:
     return OwnConnection(path, address, busy_seconds=BUSY_SECONDS)
 
 
-def tune(db: sqlite3.Connection, *, has_foreign_keys: bool = True) -> None:
+def tune(db: sqlite3.Connection) -> None:
     """Set pragmas that aren't stored in the file."""
-    keys = f"foreign_keys = {'ON' if has_foreign_keys else 'OFF'}"
     # Debian's SQLite overwrites deleted rows with zeros, also in pages that are never read. Nothing here is secret.
-    for pragma in ("synchronous = FULL", keys, "secure_delete = OFF", f"wal_autocheckpoint = {LOG_PAGES}"):
+    for pragma in (
+        "synchronous = FULL",
+        "foreign_keys = ON",
+        "secure_delete = OFF",
+        f"wal_autocheckpoint = {LOG_PAGES}",
+    ):
         db.execute(f"PRAGMA {pragma}")
 
 
-def migrate(db: sqlite3.Connection, version: int) -> None:
-    """Migrate the schema from a version to the current one; inside a transaction."""
+def bring_up(db: sqlite3.Connection, path: Path, changes: ChangeLog, on_making: Callable[[], None] | None) -> bool:
+    """Make the tables, migrate them, or let a restored copy count, unless another process just did.
+
+    Inside a transaction; ``on_making`` is called in it if the tables are made.
+
+    Returns:
+        Whether they were made.
+
+    Raises:
+        StoreCorruptError: there was a database here that is gone, or another one is in its place.
+    """
+    version = schema.version(db, path)
+    if version == schema.CURRENT:
+        if changes.is_copy(db):
+            changes.settle(db)
+        return False
+    if not version:
+        changes.refuse_gone()
+        _migrate(db, version)
+        changes.made(db)
+        if on_making is not None:
+            on_making()
+        return True
+    changes.refuse_migration(db)
+    had_id = schema.has_id(db, path)
+    _migrate(db, version)
+    changes.migrated(db, had_id=had_id)
+    return False
+
+
+def _migrate(db: sqlite3.Connection, version: int) -> None:
     for step in schema.STEPS[version:]:
         for statement in step:
             reach("database-migrate")

@@ -71,7 +71,7 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         "INSERT INTO counter VALUES ('generation', 0)",
     ),
     # 2: pins, times of use, labels; the sweep asks upwards for what holds a blob, so records need no generation. The
-    # counter goes on to number the changes of records in the journal.
+    # counter goes on to number the changes of records.
     (
         "ALTER TABLE image ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE image ADD COLUMN used_at REAL NOT NULL DEFAULT 0.0",
@@ -157,9 +157,9 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         "ALTER TABLE named_image_root ADD COLUMN by_label INTEGER NOT NULL DEFAULT 0",
         f"""INSERT INTO image_root
             SELECT reference, handler, -row_number() OVER (PARTITION BY reference, handler ORDER BY l.key), l.value, 1
-            FROM image, {_LABELS} WHERE {_IS_REFERENCE}""",  # noqa: S608 - constants
+            FROM image, {_LABELS} WHERE {_IS_REFERENCE}""",
         f"""INSERT OR IGNORE INTO named_image_root
-            SELECT namespace, name, l.value, 1 FROM named_image, {_LABELS} WHERE {_IS_REFERENCE}""",  # noqa: S608
+            SELECT namespace, name, l.value, 1 FROM named_image, {_LABELS} WHERE {_IS_REFERENCE}""",
     ),
     # Leases name images; a name without a handler means the record of the handler that was the default one then.
     (
@@ -176,10 +176,15 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         "CREATE TABLE store (id TEXT NOT NULL PRIMARY KEY) STRICT, WITHOUT ROWID",
         "INSERT INTO store VALUES (lower(hex(randomblob(16))))",
     ),
+    # 7: copies of the database in place of a journal of its records, which an older version would go on writing.
+    (
+        """CREATE INDEX image_with_expiry ON image (reference, handler)
+            WHERE labels LIKE '%"containerd.io/gc.expire"%'""",
+    ),
 )
 
 CURRENT: Final = len(STEPS)
-#: From this version on a database can be read without migration: only the store's id came after it.
+#: From this version on a database can be read without migration: only the store's id and an index came after it.
 _READABLE: Final = 5
 #: Marks our files (PRAGMA application_id); the letters "imgs".
 APPLICATION_ID: Final = 0x696D6773
@@ -265,6 +270,11 @@ def refuse_older(db: sqlite3.Connection, path: Path) -> None:
         )
 
 
+def has_id(db: sqlite3.Connection, path: Path) -> bool:
+    """Whether the schema has an id of the store; one that is only read may be older."""
+    return version(db, path) > _READABLE
+
+
 def take_id(db: sqlite3.Connection, store_id: str) -> None:
     """Give the store an id that it had before."""
     db.execute("UPDATE store SET id = ?", (store_id,))
@@ -277,7 +287,7 @@ def store_id(db: sqlite3.Connection, path: Path) -> str:
         StoreReadOnlyError: the database has an older schema and can't be migrated, so it has none.
         StoreCorruptError: it is gone.
     """
-    if version(db, path) == _READABLE:
+    if not has_id(db, path):
         raise StoreReadOnlyError(
             f"{path}: an older imagestore wrote it, which gave stores no id, and the file system is read-only",
             hint="mount it writable once",

@@ -1,4 +1,4 @@
-"""The metadata port in an embedded SQLite database: its parts, and the journal next to it."""
+"""The metadata port in an embedded SQLite database: its parts, and copies next to it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,23 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from imagestore.errors import StoreCorruptError, StoreFullError
+from imagestore.errors import StoreCorruptError
+from imagestore.metadata.images import Images
+from imagestore.metadata.leases import Leases
+from imagestore.metadata.named_images import NamedImages
+from imagestore.metadata.namespaces import Namespaces
 from imagestore.metadata.sqlite import backup, integrity, location, schema
 from imagestore.metadata.sqlite.changes import ChangeWatch
 from imagestore.metadata.sqlite.database import Database
 from imagestore.metadata.sqlite.failures import CORRUPT_HINT, Translated
 from imagestore.metadata.sqlite.graph import SqliteGraph
-from imagestore.metadata.sqlite.images import SqliteImages
-from imagestore.metadata.sqlite.leases import SqliteLeases
-from imagestore.metadata.sqlite.named_images import SqliteNamedImages
-from imagestore.metadata.sqlite.namespaces import SqliteNamespaces
-from imagestore.metadata.sqlite.schema import COPIED
+from imagestore.metadata.sqlite.tables import SqliteTables
 from imagestore.util.sqlite_version import check_sqlite
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable, Collection
     from contextlib import AbstractContextManager
     from pathlib import Path
-    from typing import BinaryIO
-
-    from imagestore.metadata.sqlite.journal_reading import Journaled
 
 
 class SqliteMetadataStore:
@@ -37,7 +33,7 @@ class SqliteMetadataStore:
         path: the database, on a local disk; created when missing.
         clock: seconds since 1970.
         file_system: returns what kind of file system a folder is on.
-        is_rebuilding: create an empty database although the journal knows records.
+        is_rebuilding: this is the database that a rebuild makes, next to copies of the one that was there.
         is_freeing: on a disk too full to open it, release the ballast; else it can only be read there.
         on_making: called in the transaction that creates the tables, which only one process ever does.
 
@@ -57,11 +53,12 @@ class SqliteMetadataStore:
     ) -> None:
         check_sqlite()
         self.database = Database(path, clock=clock, file_system=file_system, is_rebuilding=is_rebuilding)
-        self.leases = SqliteLeases(self.database)
-        self.images = SqliteImages(self.database, self.leases)
-        self.named_images = SqliteNamedImages(self.database)
-        self.graph = SqliteGraph(self.database)
-        self.namespaces = SqliteNamespaces(self.database, self.graph)
+        self.tables = tables = SqliteTables(self.database)
+        self.leases = Leases(tables)
+        self.images = Images(tables, self.leases)
+        self.named_images = NamedImages(tables)
+        self.graph = SqliteGraph(tables)
+        self.namespaces = Namespaces(tables, self.graph)
         self.database.open(is_freeing=is_freeing, on_making=None if on_making is None else partial(on_making, self))
         with contextlib.ExitStack() as stack:
             # If the store can't be opened, the caller has nothing to close.
@@ -69,13 +66,6 @@ class SqliteMetadataStore:
             with Translated(path):
                 self._watch = ChangeWatch(path, self.database.access.address(mode="rw"))
             stack.callback(self._watch.close)
-            try:
-                self._begin_journal()
-            except StoreFullError:
-                # As when opening the database itself lacks space.
-                if not (is_freeing and self.database.ballast.release()):
-                    raise
-                self._begin_journal()
             stack.pop_all()
 
     def recording(self, keys: Collection[tuple[str, str]]) -> AbstractContextManager[object]:
@@ -89,6 +79,11 @@ class SqliteMetadataStore:
     def batch(self) -> AbstractContextManager[object]:
         """As exclusive(), for one short step of a long work: yields to waiting writers first, and isn't synced."""
         return self.database.batch()
+
+    @property
+    def batch_size(self) -> int:
+        """0: a batch ends as soon as a writer waits."""
+        return 0
 
     def transient(self) -> AbstractContextManager[object]:
         """As exclusive(), for what only running work needs: not synced by itself."""
@@ -107,11 +102,6 @@ class SqliteMetadataStore:
         """What tells this store from any other; see the port."""
         with self.database.reading() as db:
             return schema.store_id(db, self.database.path)
-
-    def take_id(self, store_id: str) -> None:
-        """Take the id of the store whose records a rebuild restores."""
-        with self.database.writing() as db:
-            schema.take_id(db, store_id)
 
     @property
     def is_unchanging(self) -> bool:
@@ -146,17 +136,19 @@ class SqliteMetadataStore:
             return self.images.expire() + self.named_images.expire() + self.leases.expire()
 
     def tidy(self) -> None:
-        """Shorten the journal if it is much longer than its records need, and keep some space back again."""
-        self._shorten_journal()
+        """Keep some space back again."""
         self.database.ballast.keep()
 
     def damage(self) -> tuple[str, ...]:
-        """What is wrong with the file, or that it is older than its journal, a line each."""
-        with self.database.reading() as db:
+        """What is wrong with the file, or that an older one was put in its place, a line each."""
+        with self.database.reading_apart() as db:
             found = integrity.damage(db)
-            if not found and not self.database.access.only_reads and (reason := self.database.changes.overtaken(db)):
-                return (reason,)
+        if found or self.database.access.only_reads:
             return found
+        self.database.verified.note()
+        with self.database.reading() as db:
+            reason = self.database.changes.overtaken(db)
+        return (reason,) if reason else ()
 
     def reindex(self) -> bool:
         """Rebuild every index from its table; False, and nothing is changed, when that doesn't repair the database."""
@@ -172,75 +164,15 @@ class SqliteMetadataStore:
 
     def backup(self, target: Path) -> None:
         """Write a consistent copy to a new file while others go on; see the port."""
-        with self.database.reading() as db:
+        with self.database.reading_apart() as db:
             backup.copy_to(db, target)
+
+    def keep_copy(self, *, at_once: bool = False) -> None:
+        """Make a copy if it is due; see the port."""
+        self.database.keep_copy(at_once=at_once)
 
     def close(self) -> None:
         """Close the database."""
         if not self.is_inherited:
             self._watch.close()
         self.database.close()
-
-    def journaled(self) -> Journaled:
-        """What the journal says; later changes get higher numbers than any in it."""
-        with self.database.writing() as db:
-            found = self.database.journal.read()
-            db.execute("UPDATE counter SET value = max(value, ?) WHERE name = 'generation'", (found.last_number,))
-            return found
-
-    def known_to_journal(self) -> Journaled:
-        """What the journal says, where this database decides which changes were committed."""
-        with self.database.writing() as db:
-            return self.database.journal.read(committed=self.database.changes.last(db))
-
-    def _begin_journal(self) -> None:
-        """Bring journal and database together where one of them was put next to the other."""
-        if self.database.access.only_reads:
-            return
-        if not self.database.journal.path.exists():
-            self._shorten_journal()
-        elif self._is_copy():
-            self._follow_journal()
-
-    def _is_copy(self) -> bool:
-        with self.database.reading() as db:
-            return db.execute("SELECT 1 FROM counter WHERE name = ?", (COPIED,)).fetchone() is not None
-
-    def _follow_journal(self) -> None:
-        """A backup was put in the place of a database that went on: what the backup knows counts from now on."""
-        journal = self.database.journal
-        with self.database.writing() as db:
-            if self._is_copy():
-                self.journaled()
-                with self._prepared(db, self.database.changes.last(db)) as prepared:
-                    if prepared is not None and journal.exchange(prepared, journal.size()):
-                        db.execute("DELETE FROM counter WHERE name = ?", (COPIED,))
-
-    def _shorten_journal(self) -> None:
-        """Rewrite the journal where it is missing or much too long; no caller waits for the writing."""
-        journal = self.database.journal
-        if not journal.is_long():
-            return
-        with self.database.reading_apart() as db:
-            (count,) = db.execute(
-                "SELECT (SELECT COUNT(*) FROM image) + (SELECT COUNT(*) FROM content_label)"
-                # A leased content's own line takes a sixteenth of what is allowed for a record.
-                " + (SELECT COUNT(*) FROM lease) + (SELECT COUNT(*) / 16 FROM lease_content)"
-            ).fetchone()
-        if not journal.is_due(count):
-            return
-        with contextlib.ExitStack() as stack:
-            with self.database.writing() as writing:
-                # No writer is between an entry and its commit now: the snapshot has all that the journal says so far.
-                number, length = self.database.changes.last(writing), journal.size()
-                db = stack.enter_context(self.database.snapshot_apart())
-            prepared = stack.enter_context(self._prepared(db, number))
-            if prepared is not None:
-                with self.database.writing():
-                    journal.exchange(prepared, length)
-
-    def _prepared(self, db: sqlite3.Connection, number: int) -> AbstractContextManager[BinaryIO | None]:
-        store_id = schema.store_id(db, self.database.path)
-        return self.database.journal.prepared(
-            number, store_id, self.images.read_all(db), self.graph.all_labels(db), self.leases.lasting(db)
-        )

@@ -76,6 +76,8 @@ class Archives:
         ):
             shared = (content, parts.metadata, observer or parts.observer, token, parts.verifier)
             yield importing.ImportWork(files, handlers, options, *shared)
+            # What can't be pulled again.
+            parts.metadata.keep_copy(at_once=True)
 
     def export_images(
         self,
@@ -173,6 +175,7 @@ class Archives:
             if options.has_referrers:
                 asked = into_store.ReferrerSource.of_registry(named[0].client, reference, token)
                 referrers = asked.bring(records, parts.content, parts.metadata, observer, token)
+            parts.metadata.keep_copy()
         return _stored_report(further, records, referrers)
 
     def _copy_from_archive(

@@ -2,7 +2,7 @@
 
 A subject's content has ``containerd.io/gc.ref.content.referrer.<algorithm>-<hex>`` for each referrer, and a referrer's
 content the labels that containerd gives a manifest's children. So a collection keeps a referrer as long as any image
-has its subject, and frees it afterwards. The labels are in the records' journal, so a rebuild restores them.
+has its subject, and frees it afterwards. The labels are in the copies of the records, so a rebuild restores them.
 
 The label ``imagestore/referrers`` says that they were looked for. Without it, whether there are any is not known.
 """

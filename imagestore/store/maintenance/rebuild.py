@@ -1,8 +1,7 @@
-"""Replacing a store's database: rebuild() makes one from the journal, restore_backup() takes a backup's.
+"""Replacing a store's database: rebuild() takes the newest good copy, restore_backup() a backup.
 
-The journal next to the database has all records, labels and lasting leases; a record is restored if its content is all
-there. If it is uncertain whether the last transaction was committed before the damage, what it changed is restored,
-and a lease keeps what it replaced for a day.
+The copies next to the database have all that it has (see ``metadata/sqlite/copies``), as of the day when each was made;
+``restoring`` adapts what they say to the content that is there.
 """
 
 from __future__ import annotations
@@ -10,18 +9,21 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagestore.content.blob_files import names
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import InvalidInputError, StoreBusyError, StoreCorruptError, StoreError
-from imagestore.metadata.sqlite import location
+from imagestore.metadata.sqlite import earlier_journal, location
 from imagestore.metadata.sqlite.backup import refuse_unrestorable
-from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.copies import DatabaseCopies
+from imagestore.metadata.sqlite.earlier_journal import EarlierJournal
+from imagestore.metadata.sqlite.last_change import LastChangeNote
 from imagestore.metadata.sqlite.schema import ForeignDatabaseError, SchemaTooNewError
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
-from imagestore.store.maintenance.restoring import Restorer
+from imagestore.store.maintenance.restoring import RebuildReport, Restorer
 from imagestore.util import files
 from imagestore.util.disk_errors import translated
 from imagestore.util.failpoint import reach
@@ -32,20 +34,20 @@ from imagestore.util.root_folder import refuse_untrusted
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from imagestore.store.maintenance.restoring import RebuildReport
+    from imagestore.metadata.sqlite.copies import DatabaseCopy
 
 
 def rebuild(root: Path, *, is_forced: bool = False) -> RebuildReport:
     """Restore the records of a store whose database is damaged. Nothing else may use the store during that time.
 
-    To a whole database what it lacks is added from the journal; if only indexes are damaged, they are made again first.
-    If forced, a new database is made even if the old one looks whole, or content is missing or can't be read.
+    If only indexes are damaged, they are made again. If forced, the records of the newest copy are taken even if the
+    database looks whole, or there is no content, or some can't be read, or an older version's journal knows more.
 
     Raises:
         StoreBusyError: another process is rebuilding it.
         StoreMissingError: there is nothing to rebuild one from.
         StoreError: the content is missing or can't be read, another user may have prepared the store, the folder
-            can't be used, or the database is from a newer version or another program.
+            can't be used, or the database or its newest copy is from a newer version or another program.
     """
     path = root / "metadata.db"
     refuse_untrusted(root)
@@ -59,10 +61,12 @@ def rebuild(root: Path, *, is_forced: bool = False) -> RebuildReport:
                 raise StoreBusyError(f"{path}: another process is rebuilding it", hint="wait for it")
             if not is_forced:
                 if is_whole or _is_whole(path):  # another process may have rebuilt it since the first look
-                    return _completed(root, reindexed=False)
+                    return RebuildReport(was_whole=True)
                 if _is_whole(path, is_reindexing=True):
-                    return _completed(root, reindexed=True)
+                    return _reindexed(root)
                 _refuse_without_content(root)
+                _copy_older(path)
+                _refuse_without_journal(path)
             return _rebuilt(root, is_forced=is_forced)
 
 
@@ -75,12 +79,42 @@ def _refuse_without_content(root: Path) -> None:
     if next(names(root / "content" / "blobs"), None) is not None:
         return
     path = root / "metadata.db"
-    journaled = RecordJournal.of_database(path).read()
-    if location.has_database(path) or journaled.candidates or journaled.unreadable:
+    if location.has_database(path) or _copies(path).found():
         raise StoreError(
             f"{root / 'content'}: has no content, so no record could be restored; nothing was rebuilt",
             hint="mount the disk with the content, or move it back; --force makes a database without it",
         )
+
+
+def _refuse_without_journal(path: Path) -> None:
+    """Refuse to lose what only the journal of an older version knows.
+
+    Raises:
+        StoreError: there is one, and no copy.
+    """
+    journal = EarlierJournal(path)
+    if journal.has_entries() and not _copies(path).found():
+        raise StoreError(
+            f"{path}: there is no copy of it, but the journal {journal.path.name} of an older version",
+            hint=f"{earlier_journal.HINT}; --force makes a database without it",
+        )
+
+
+def _copies(path: Path) -> DatabaseCopies:
+    return DatabaseCopies(path, time.time)
+
+
+def _copy_older(path: Path) -> None:
+    """Make a copy of an older database of this store that was put in its place: it may know more than the copies."""
+    noted = LastChangeNote(path).read()
+    if noted is None or not location.has_database(path):
+        return
+    with contextlib.suppress(StoreError):
+        metadata = SqliteMetadataStore(path, on_making=_refuse_empty)
+        with contextlib.closing(metadata):
+            number = metadata.generation()
+            if metadata.store_id == noted.store and number is not None and number < noted.number:
+                metadata.keep_copy(at_once=True)
 
 
 def _rebuilt(root: Path, *, is_forced: bool) -> RebuildReport:
@@ -88,42 +122,57 @@ def _rebuilt(root: Path, *, is_forced: bool) -> RebuildReport:
     path = root / "metadata.db"
     content = LocalContentStore(root / "content", root / "locks")
     fresh = path.with_name("metadata.db.rebuilt")
-    _remove(fresh)
-    has_journal = RecordJournal.of_database(path).has_entries()
+    copies = _copies(path)
     try:
+        copy = _take_newest(copies, fresh)
         with contextlib.closing(SqliteMetadataStore(fresh, is_rebuilding=True)) as metadata:
-            report = Restorer(metadata, content, is_forced).restore(has_journal=has_journal)
+            report = Restorer(metadata, content, is_forced).restore()
     except StoreError:
         _remove(fresh)
         raise
+    kept = None
+    if copy is not None:
+        kept = copy.path if report.is_complete else copies.keep_incomplete(copy)
     kept_as = put_aside(path, "damaged")
     reach("rebuild-replace")
     os.replace(fresh, path)
     sync_directory(root)
-    return replace(report, kept_as=kept_as)
+    return replace(report, kept_as=kept_as, copy=kept)
 
 
-def _completed(root: Path, *, reindexed: bool) -> RebuildReport:
-    """Add what the journal knows and a whole database lacks."""
+def _take_newest(copies: DatabaseCopies, fresh: Path) -> DatabaseCopy | None:
+    """Put the newest whole copy where the new database is made; None if there is none."""
+    for copy in copies.found():
+        _remove(fresh)
+        _copy(copy.path, fresh)
+        for is_reindexing in (False, True):
+            if _is_whole(fresh, is_reindexing=is_reindexing, is_rebuilding=True):
+                return copy
+    _remove(fresh)
+    return None
+
+
+def _reindexed(root: Path) -> RebuildReport:
+    """Keep all content for a while: with a damaged index, rows may be lost too."""
     content = LocalContentStore(root / "content", root / "locks")
     with contextlib.closing(SqliteMetadataStore(root / "metadata.db")) as metadata:
-        return Restorer(metadata, content, is_forced=False).add_missing(reindexed=reindexed)
+        return Restorer(metadata, content, is_forced=False).keep_all()
 
 
 def _refuse_empty(_: SqliteMetadataStore) -> None:
     raise StoreCorruptError("the database has no tables: its maker had no space, or died")
 
 
-def _is_whole(path: Path, *, is_reindexing: bool = False) -> bool:
+def _is_whole(path: Path, *, is_reindexing: bool = False, is_rebuilding: bool = False) -> bool:
     """Whether nothing is wrong with the database, or only its indexes, if those may be made again."""
     if not location.has_database(path):
         return False
     try:
-        metadata = SqliteMetadataStore(path, on_making=_refuse_empty)
+        metadata = SqliteMetadataStore(path, on_making=_refuse_empty, is_rebuilding=is_rebuilding)
     except SchemaTooNewError:
         raise
     except ForeignDatabaseError:
-        if RecordJournal.of_database(path).has_entries():
+        if _copies(path).found() or EarlierJournal(path).has_entries():
             return False  # it is ours: only the mark in its header was damaged
         raise
     except StoreCorruptError:

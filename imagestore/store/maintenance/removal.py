@@ -1,8 +1,7 @@
 """Removing many images by name in few transactions, each synced, none so long that other writers wait noticeably.
 
 The result is that of removing them one after the other. What several plain references mean is looked up together;
-ids, digests and names of images that an earlier name took along are looked up one by one. If the names mean every
-record there is, all are removed at once, which is a hundred times faster.
+ids, digests and names of images that an earlier name took along are looked up one by one.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from imagestore.store import record_lookup
 from imagestore.store.garbage import BatchTimer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from imagestore.metadata.api import MetadataStore
     from imagestore.store.record_lookup import RemovalRule
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
 Keys = dict[str, tuple[tuple[str, str], ...]]
 #: Names that are looked up together: some milliseconds.
 _AT_ONCE: Final = 64
-#: Records that go at once when all go: reading and journaling them takes tens of milliseconds.
-_MOST_TOGETHER: Final = 12_000
-#: Reading every record isn't worth while for fewer names than this part of them.
-_RECORDS_FOR_A_NAME: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +60,6 @@ class Remover:
         """
         roots: set[str] = set()
         waiting = collections.deque(dict.fromkeys(names))
-        together = self._remove_all(waiting) if len(waiting) > 1 else None
-        if together is not None:
-            return together
         timer = BatchTimer(self.metadata)
         refusal: InvalidInputError | None = None
         while waiting and refusal is None:
@@ -86,18 +78,6 @@ class Remover:
         if refusal is not None:
             raise refusal
         return self.removed, roots
-
-    def _remove_all(self, names: Collection[str]) -> tuple[Keys, set[str]] | None:
-        """As remove(), if the names are plain references and mean every record; else None, and nothing is done."""
-        known = self.metadata.images.everything(min(_MOST_TOGETHER, len(names) * _RECORDS_FOR_A_NAME))
-        removed = None if known is None else keys_of_all(known.ids, names, self.rule)
-        if known is None or removed is None:
-            return None
-        if known.ids:
-            self.metadata.give_way()
-            if not self.metadata.images.drop_everything(known):
-                return None
-        return removed, set(known.roots)
 
     def _remove(self, names: Sequence[str]) -> set[str]:
         """One step; when a name is refused, the records of those before it are dropped already."""
@@ -159,29 +139,3 @@ def keys_to_remove(metadata: MetadataStore, texts: Iterable[str], rule: RemovalR
             if (references[text], handler) not in keys.get((handler, image_id), ()):
                 record_lookup.check_gone(metadata, (references[text], handler), Digest.parse(image_id))
     return {text: tuple(key for image in images for key in keys.get(image, ())) for text, images in meant.items()}
-
-
-def keys_of_all(records: Collection[tuple[str, str, str]], texts: Iterable[str], rule: RemovalRule) -> Keys | None:
-    """As keys_to_remove() without a look-up, if the texts mean every record of a store, each of them once.
-
-    ``records`` has reference, handler and image id of every record, in this order. The result is None if a text is no
-    reference in canonical form, a record is meant by two texts, or a record by none.
-    """
-    images: dict[str, set[tuple[str, str]]] = {}
-    keys: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for reference, handler, image_id in records:
-        images.setdefault(reference, set()).add((handler, image_id))
-        keys.setdefault((handler, reference if rule.only_name else image_id), []).append((reference, handler))
-    meant = {}
-    for text in texts:
-        if "@" in text or (text not in images and record_lookup.canonical(text) != text):
-            return None
-        # An image that one text names must not be named by another.
-        chosen = [
-            keys.pop((handler, text if rule.only_name else image_id), None)
-            for handler, image_id in rule.chosen(images.get(text, set()))
-        ]
-        if None in chosen:
-            return None
-        meant[text] = tuple(key for each in chosen if each is not None for key in each)
-    return None if keys else meant

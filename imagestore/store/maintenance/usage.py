@@ -67,7 +67,7 @@ class StoreUsage:
         other_bytes: the part that no record reaches: leased, or free for the next collection.
         ingests: how many.
         ingest_bytes: their size so far.
-        metadata_bytes: database and journal.
+        metadata_bytes: the database, without its copies.
         disk: where the content is.
     """
 

@@ -96,7 +96,8 @@ class Fetcher:
         for digest in wanted:
             if not digest.is_verifiable:
                 raise InvalidDigestError(f"{self.reference}: {digest}: this algorithm can't be verified")
-        self.check_space(wanted[digest] for digest in self.content.missing(wanted))
+        here = self.content.sizes(wanted)
+        self.check_space(each for digest, each in wanted.items() if digest not in here)
 
     def check_space(self, missing: Iterable[Descriptor]) -> None:
         """Check that the missing blobs fit on the disk.

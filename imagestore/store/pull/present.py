@@ -91,9 +91,10 @@ def holding(
     """
     more = [digest for digest in roots if digest not in record.roots]
     needed = {each for digest in more for each in (digest, *metadata.graph.own_children(digest))} - counted
-    if content.missing(needed):
+    here = content.sizes(needed)
+    if here.keys() != needed:
         return record
-    size = sum(content.info(each).size for each in needed)
+    size = sum(here.values())
     return replace(record, roots=(*record.roots, *more), content_size=record.content_size + size)
 
 
@@ -177,7 +178,9 @@ def check_present(content: ContentStore, descriptors: Collection[Descriptor], *,
     Raises:
         StoreBusyError: something was collected since then.
     """
-    gone = content.missing([descriptor.digest for descriptor in descriptors])
+    digests = [descriptor.digest for descriptor in descriptors]
+    here = content.sizes(digests)
+    gone = [digest for digest in digests if digest not in here]
     if gone:
         raise StoreBusyError(
             f"{what}: {gone[0]} was removed before the record was written: as damaged, or since the lease of this work "

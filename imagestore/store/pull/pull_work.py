@@ -189,7 +189,8 @@ class PullWork:
                     children = documents.manifest(root).children
                     needed.update(child.digest for child in children)
                 known.update((child.digest, child) for child in children)
-            return all(self.content.info(digest).size == known[digest].size for digest in needed)
+            here = self.content.sizes(needed)
+            return all(here.get(digest) == known[digest].size for digest in needed)
         except (ContentNotFoundError, IntegrityError, DocumentError):
             return False
 

@@ -85,6 +85,7 @@ class Pulls:
             )
             record = work.run()
             parts.metadata.images.touch(record.reference, record.handler)
+            parts.metadata.keep_copy()
         return Image(record, parts.content)
 
     def plan(

@@ -45,13 +45,13 @@ def undone_on_failure(
         held: the block's lease; given up before deleting.
         descriptors: everything the block may bring.
     """
-    missing = set(content.missing([each.digest for each in descriptors]))
+    here = content.sizes([each.digest for each in descriptors])
     try:
         yield
     except ImageStoreError as error:
         if not isinstance(error, _WORTH_KEEPING):
             try:
-                _undo(metadata, content, held, [each for each in descriptors if each.digest in missing])
+                _undo(metadata, content, held, [each for each in descriptors if each.digest not in here])
             except ImageStoreError as failure:
                 # The caller has to know what went wrong first; a collection finds what stays.
                 log.warning("what a failed pull brought can't be deleted now: %s", failure)
@@ -64,7 +64,7 @@ def _undo(metadata: MetadataStore, content: ContentStore, held: HeldLease, new: 
         with contextlib.suppress(StoreError):  # the collection that finds it stale reports why it stays
             content.abort(descriptor.ingest_ref)
     # Where nothing came, the space that is kept back is for better uses.
-    metadata.leases.delete(held.id, is_of_work=len(content.missing([each.digest for each in new])) == len(new))
+    metadata.leases.delete(held.id, is_of_work=not content.sizes([each.digest for each in new]))
     # The system may have no descriptor left to read the module.
     with translated("delete from", content.name):
         from imagestore.store.garbage import sweep

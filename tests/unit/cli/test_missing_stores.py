@@ -121,8 +121,8 @@ def test_content_without_its_database_is_no_empty_store(line: Line, command: str
 
 def test_content_alone_is_rebuilt_from(line: Line) -> None:
     line("pull", line.python)
-    for name in ("metadata.db", "records.jsonl"):
-        (line.root / name).unlink()
+    (line.root / "metadata.db").unlink()
+    shutil.rmtree(line.root / "copies")
     line("images", status=8)
     assert "check --rebuild" in line.error
     line("check", "--rebuild")

@@ -19,7 +19,7 @@ import pytest
 from imagestore import Digest, ImageStore
 from imagestore.cli.exit_codes import ExitStatus
 from imagestore.errors import StoreError, StoreFullError
-from imagestore.metadata.sqlite.leases import SqliteLeases
+from imagestore.metadata.leases import Leases
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.testing import RegistryServer
 from tests.support.commands import Commands
@@ -196,14 +196,14 @@ def test_leases_are_made_listed_renewed_and_deleted(line: Line) -> None:
 def test_leases_deleted_before_a_failure_are_printed(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     line("leases", "create", "one")
     line("leases", "create", "two")
-    delete = SqliteLeases.delete
+    delete = Leases.delete
 
-    def full(self: SqliteLeases, lease_id: str, **given: bool) -> bool:
+    def full(self: Leases, lease_id: str, **given: bool) -> bool:
         if lease_id == "two":
             raise StoreFullError("no space")
         return delete(self, lease_id, **given)
 
-    monkeypatch.setattr(SqliteLeases, "delete", full)
+    monkeypatch.setattr(Leases, "delete", full)
     assert line.json("leases", "delete", "one", "two", status=ExitStatus.STORE) == {"deleted": ["one"]}
 
 
@@ -412,27 +412,29 @@ def test_a_damaged_database_has_a_hint_that_works(line: Line) -> None:
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_a_rebuild_tells_what_it_keeps_for_a_change_that_may_not_have_been_made(line: Line, output: str) -> None:
-    digest, _ = line.layer()
-    metadata = SqliteMetadataStore(line.root / "metadata.db")
-    metadata.graph.label_content(Digest.parse(digest), {"containerd.io/gc.root": "kept"})
-    with contextlib.suppress(ZeroDivisionError), metadata.exclusive():
-        metadata.graph.label_content(Digest.parse(digest), {})
-        metadata.graph.label_content(Digest.parse(digest), {"note": "x"})
-        raise ZeroDivisionError
-    metadata.close()
+def test_a_rebuild_tells_what_has_no_name_and_what_it_keeps(line: Line, output: str) -> None:
+    with contextlib.closing(SqliteMetadataStore(line.root / "metadata.db")) as metadata:
+        (record,) = metadata.images.find()
+        metadata.images.remove([(record.reference, record.handler)])
+        metadata.keep_copy(at_once=True)
+        metadata.images.put(record, {})
     (line.root / "metadata.db").write_bytes(b"garbage" * 1000)
+    (copy,) = [each for each in (line.root / "copies").iterdir() if "-2" in each.name]
     if output == "json":
         rebuild = line.json("check", "--rebuild")["rebuild"]
-        assert rebuild["replaced"] == [digest]
-        name = rebuild["replacedLease"]
+        assert (rebuild["copy"], rebuild["restored"]) == (str(copy), [])
+        assert rebuild["unnamed"] == [str(record.target.digest)]
+        name = rebuild["foundLease"]
     else:
-        told = r"replaced \(1 blobs .* by lease (rebuild-replaced-[0-9a-f]{32})$"
-        found = re.search(told, line("check", "--rebuild"), re.MULTILINE)
+        said = line("check", "--rebuild")
+        assert f"records restored from: {copy}" in said
+        assert f"without a name: {record.target.digest}" in said
+        found = re.search(r"^lease (found-[0-9a-f]+) keeps all content for a day$", said, re.MULTILINE)
         assert found is not None
         name = found[1]
     (lease,) = line.json("leases", "list")["leases"]
-    assert (lease["id"], lease["content"]) == (name, [digest])
+    assert lease["id"] == name
+    assert str(record.image_id) in lease["content"]
 
 
 def test_a_backup_holds_the_records(line: Line, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of keeping and of the journal share."""
+"""What the tests of keeping share."""
 
 from __future__ import annotations
 
@@ -9,14 +9,6 @@ from imagestore import Descriptor, Digest, Platform
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
-
-#: An id, where a test doesn't ask for it.
-STORE_ID = "0123456789abcdef" * 2
-
-
-def restorable(store: SqliteMetadataStore) -> tuple[list[list[ImageRecord]], int]:
-    found = store.journaled()
-    return found.candidates, found.unreadable
 
 
 def without_log(path: Path) -> None:

@@ -49,7 +49,6 @@ def test_a_disk_that_counts_no_blocks_is_not_a_full_one(tmp_path: Path, monkeypa
         lambda store: store.leases.remove_content("lease", [ONE]),
         lambda store: store.images.remove([("registry.example/one:1", "kata")]),
         lambda store: store.images.drop([("registry.example/one:1", "kata")]),
-        lambda store: store.images.drop_everything(store.images.everything(10)),
         lambda store: store.named_images.remove("moby", "one"),
         lambda store: store.namespaces.forget_record("moby", ONE),
         lambda store: store.expire(),
@@ -82,7 +81,7 @@ def test_work_that_ends_takes_its_lease_away_without_it(store: SqliteMetadataSto
 
 REMOVALS = [
     lambda store: store.leases.delete("lease"),
-    lambda store: store.images.drop_everything(store.images.everything(10)),
+    lambda store: store.images.drop([("registry.example/one:1", "kata")]) is not None,
     lambda store: store.expire(),
 ]
 
@@ -186,30 +185,6 @@ def test_a_database_that_is_not_there_can_not_be_read_on_a_full_disk(
     monkeypatch.setattr(Database, "_prepare", no_space)
     with pytest.raises(StoreFullError, match="full"):
         SqliteMetadataStore(tmp_path / "metadata.db", is_freeing=False)
-
-
-@pytest.mark.parametrize("is_freeing", [True, False])
-def test_a_journal_that_finds_no_space_gets_what_is_kept_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_freeing: bool
-) -> None:
-    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
-        store.leases.create("lease", lifetime_seconds=60)
-    begin = SqliteMetadataStore._begin_journal
-
-    def begun(store: SqliteMetadataStore) -> None:
-        if (tmp_path / "ballast").exists():
-            raise StoreFullError("no space left on device")
-        begin(store)
-
-    monkeypatch.setattr(SqliteMetadataStore, "_begin_journal", begun)
-    if not is_freeing:
-        with pytest.raises(StoreFullError):
-            SqliteMetadataStore(tmp_path / "metadata.db", is_freeing=False)
-        assert (tmp_path / "ballast").exists()
-        return
-    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as opened:
-        assert [each.id for each in opened.leases.find()] == ["lease"]
-    assert not (tmp_path / "ballast").exists()
 
 
 @pytest.fixture(params=[errno.ENOSPC, errno.EDQUOT])

@@ -21,14 +21,11 @@ import pytest
 
 import imagestore
 from imagestore.errors import StoreError
-from imagestore.metadata.sqlite import journal as journal_module
-from imagestore.metadata.sqlite import journal_lines
+from imagestore.metadata.sqlite import copies
 from imagestore.metadata.sqlite.fairness import WriteQueue
-from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.metadata.sqlite.summaries import read_summaries
 from tests.support.embedded import database_of
-from tests.unit.metadata.keeping import STORE_ID
 
 
 class Child:
@@ -60,55 +57,17 @@ def test_a_child_forked_while_its_parent_waits_does_not_go_on_waiting(tmp_path: 
     assert not turns.is_wanted()
 
 
-def test_a_child_forked_in_an_append_does_not_stop_the_journal_from_being_shortened(
+def test_a_child_forked_while_a_copy_is_made_does_not_keep_others_from_making_one(
     tmp_path: Path, child: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal = RecordJournal(tmp_path / "records.jsonl")
-    monkeypatch.setattr(journal_module, "reach", lambda name: child.fork() if name == "journal-append" else None)
-    journal.append([journal_lines.release(1, "lease")])
-    monkeypatch.undo()
-    with journal.prepared(1, STORE_ID, (), (), ()) as prepared:
-        assert prepared is not None
-        assert journal.exchange(prepared, journal.size())
-
-
-def test_a_child_forked_in_an_exchange_does_not_hold_up_who_appends(
-    tmp_path: Path, child: Child, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal = RecordJournal(tmp_path / "records.jsonl")
-    journal.append([journal_lines.release(1, "lease")])
-    other = RecordJournal(tmp_path / "records.jsonl")
-    appending = threading.Thread(target=lambda: other.append([journal_lines.release(2, "lease")]), daemon=True)
-
-    def reach(name: str) -> None:
-        if name == "journal-rename":
-            appending.start()  # opens the old file, and waits for its lock
-            time.sleep(0.3)
-            child.fork()
-
-    with journal.prepared(1, STORE_ID, (), (), ()) as prepared:
-        assert prepared is not None
-        monkeypatch.setattr(journal_module, "reach", reach)
-        with contextlib.suppress(OSError):
-            journal.exchange(prepared, journal.size())
-    appending.join(60)
-    assert not appending.is_alive()
-
-
-def test_a_child_forked_while_a_journal_is_prepared_does_not_lock_the_new_one(
-    tmp_path: Path, child: Child, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal = RecordJournal(tmp_path / "records.jsonl")
-    journal.append([journal_lines.release(1, "lease")])
-    monkeypatch.setattr(journal_module, "reach", lambda name: child.fork() if name == "journal-sync" else None)
-    with journal.prepared(1, STORE_ID, (), (), ()) as prepared:
-        assert prepared is not None
-        assert journal.exchange(prepared, journal.size())
-    monkeypatch.undo()
-    appending = threading.Thread(target=lambda: journal.append([journal_lines.release(2, "lease")]), daemon=True)
-    appending.start()
-    appending.join(60)
-    assert not appending.is_alive()
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        store.leases.create("lasting", lifetime_seconds=1e9)
+        monkeypatch.setattr(copies, "reach", lambda name: child.fork() if name == "copy-rename" else None)
+        store.keep_copy(at_once=True)
+        monkeypatch.undo()
+        store.leases.create("more", lifetime_seconds=1e9)
+        store.keep_copy(at_once=True)
+    assert len(list((tmp_path / "copies").glob("*.db"))) == 2
 
 
 def in_child(work: Callable[[], bool]) -> Callable[[], bool]:

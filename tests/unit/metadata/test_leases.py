@@ -1,9 +1,8 @@
-"""Leases in the database: what making, changing and releasing one says, and what it costs the journal."""
+"""Leases in the database: what making, changing and releasing one says, and what counts as a change."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
@@ -16,15 +15,23 @@ from tests.unit.metadata.keeping import Clock
 A, B = (Digest.of(name) for name in (b"a", b"b"))
 
 
-def test_a_lease_of_running_work_costs_no_line_of_the_journal(store: SqliteMetadataStore, tmp_path: Path) -> None:
+def test_a_lease_of_running_work_is_no_change(store: SqliteMetadataStore) -> None:
     store.leases.create("lasting", lifetime_seconds=math.inf)
-    before = (tmp_path / "records.jsonl").read_bytes()
+    before = store.generation()
     store.leases.create("work", lifetime_seconds=24 * 3600)
     store.leases.add_content("work", [A])
     store.leases.remove_content("work", [A])
     store.leases.renew("work", lifetime_seconds=24 * 3600)
     store.leases.delete("work")
-    assert (tmp_path / "records.jsonl").read_bytes() == before
+    assert store.generation() == before
+
+
+def test_a_lasting_lease_that_is_shortened_is_a_change(store: SqliteMetadataStore) -> None:
+    store.leases.create("l", lifetime_seconds=math.inf)
+    for seconds in (60.0, math.inf):
+        before = store.generation()
+        store.leases.renew("l", lifetime_seconds=seconds)
+        assert store.generation() != before
 
 
 def test_a_lease_in_a_new_namespace_makes_the_namespace(store: SqliteMetadataStore) -> None:

@@ -6,10 +6,13 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,11 +21,13 @@ from imagestore.errors import (
     AlreadyExistsError,
     InvalidInputError,
     PreconditionError,
+    StoreCorruptError,
     StoreError,
     StoreReadOnlyError,
 )
-from imagestore.metadata.sqlite import backup, journal_lines, location, schema
-from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite import backup, location, schema
+from imagestore.metadata.sqlite.changes import ChangeLog
+from imagestore.metadata.sqlite.copies import DatabaseCopies
 from imagestore.metadata.sqlite.location import NETWORK, file_system
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from tests.support.syncs import noted_syncs
@@ -107,6 +112,20 @@ def version_5(path: Path) -> None:
     db.close()
 
 
+def version_6(path: Path) -> None:
+    """A database as the sixth schema wrote it: it has an id, and a journal of its records next to it."""
+    version_5(path)
+    db = sqlite3.connect(path, isolation_level=None)
+    for statement in schema.STEPS[5]:
+        db.execute(statement)
+    db.execute("UPDATE counter SET value = 7 WHERE name = 'generation'")
+    db.execute("PRAGMA user_version = 6")
+    (store_id,) = db.execute("SELECT id FROM store").fetchone()
+    db.close()
+    lines = [{"begin": 6, "store": store_id}, {"number": 7, "put": []}, {"number": 7, "committed": True}]
+    (path.with_name("records.jsonl")).write_text("".join(f"\n{json.dumps(line)}" for line in lines))
+
+
 def tables(path: Path) -> set[tuple[str, str]]:
     """Columns of every table, and the indexes."""
     db = sqlite3.connect(path)
@@ -131,7 +150,6 @@ def test_version_1_keeps_its_records_edges_and_leases(tmp_path: Path) -> None:
         assert store.graph.garbage([MANIFEST, LAYER, CONFIG]) == [CONFIG]
         (lease,) = store.leases.find()
         assert (lease.id, lease.is_flat, dict(lease.labels)) == ("l", False, {})
-        assert store.journaled().candidates == [[record]], "a store from before the journal gets one"
 
 
 def test_version_2_keeps_what_it_has_and_its_leases_are_the_stores_own(tmp_path: Path) -> None:
@@ -161,31 +179,99 @@ def test_a_store_of_version_5_gets_an_id_that_stays(tmp_path: Path) -> None:
     with contextlib.closing(SqliteMetadataStore(path)) as store:
         assert store.leases.leased_records() >= {"registry.example/a:1@runc"}
         made = store.store_id
-        assert store.journaled().store_id == made
     with contextlib.closing(SqliteMetadataStore(path)) as store:
         assert store.store_id == made
 
 
-def test_an_older_database_in_the_place_of_a_newer_one_changes_no_journal_when_it_is_migrated(tmp_path: Path) -> None:
-    """A rebuild must find there what the newer one had."""
+def test_version_6_gets_a_copy_before_and_its_journal_goes_aside(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
+    version_6(path)
+    journal = (tmp_path / "records.jsonl").read_bytes()
     with contextlib.closing(SqliteMetadataStore(path)) as store:
-        store.leases.create("lasting", lifetime_seconds=1e9)
-    without_database = (tmp_path / "records.jsonl").read_bytes()
+        (record,) = store.images.find()
+        store.images.put(replace(record, reference="registry.example/new:1"), {})
+        assert store.damage() == ()
+    assert not (tmp_path / "records.jsonl").exists()
+    assert (tmp_path / "copies" / "records.jsonl").read_bytes() == journal
+    (copy,) = (tmp_path / "copies").glob("metadata-*.db")
+    assert copy.name == "metadata-7.schema-6.db"
+    with contextlib.closing(sqlite3.connect(copy)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (6,)
+        assert db.execute("SELECT reference FROM image").fetchall() == [("registry.example/a:1",)]
+
+
+def test_a_disk_without_room_for_a_copy_keeps_no_store_from_being_migrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    version_6(tmp_path / "metadata.db")
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=9, f_bavail=9, f_frsize=4096, f_flag=0))
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        assert len(store.images.find()) == 1
+    assert "no copy of the records is made" in caplog.text
+
+
+def test_a_migration_that_dies_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "metadata.db"
+    version_6(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(ChangeLog, "migrated", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            SqliteMetadataStore(path)
+    assert (tmp_path / "records.jsonl").exists()
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        assert len(store.images.find()) == 1
+    assert len(list((tmp_path / "copies").glob("metadata-*.db"))) == 1
+
+
+@pytest.mark.parametrize("last", [{"begin": 8}, {"number": 8, "committed": True}, {"number": 8, "remove": ["a", "b"]}])
+def test_an_older_database_beside_its_journal_is_not_migrated(tmp_path: Path, last: dict[str, object]) -> None:
+    """Only the version that wrote the journal can rebuild it from there."""
+    path = tmp_path / "metadata.db"
+    version_6(path)
+    with open(tmp_path / "records.jsonl", "a") as journal:
+        journal.write("\n" + json.dumps(last) + "\n{cut off")
+    before = (tmp_path / "records.jsonl").read_bytes()
+    with pytest.raises(StoreCorruptError, match=r"ends with change 7, but records\.jsonl knows of change 8") as caught:
+        SqliteMetadataStore(path)
+    assert "of the version before" in caught.value.hint
+    assert (tmp_path / "records.jsonl").read_bytes() == before
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (6,)
+
+
+def test_a_database_that_is_gone_beside_an_earlier_journal_is_not_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    version_6(path)
     path.unlink()
-    version_5(path)
-    with contextlib.closing(SqliteMetadataStore(path)) as store:
-        assert "an older database was put in its place" in store.damage()[0]
-    assert (tmp_path / "records.jsonl").read_bytes() == without_database
+    with pytest.raises(StoreCorruptError, match=r"the database is gone, but records\.jsonl") as caught:
+        SqliteMetadataStore(path)
+    assert "of the version before" in caught.value.hint
 
 
-def test_an_older_database_beside_its_journal_is_not_taken_for_one_that_is_gone(tmp_path: Path) -> None:
-    """Every store in use has a journal; its images must be there after the program was updated."""
+def test_who_went_back_to_the_version_before_and_comes_again_goes_on(tmp_path: Path) -> None:
+    """The journal of that version says that its database is the newest, whatever was noted before."""
     path = tmp_path / "metadata.db"
-    version_2(path)
-    RecordJournal.of_database(path).append([journal_lines.labels(1, Digest.parse(LAYER), {"key": "value"})])
+    version_6(path)
     with contextlib.closing(SqliteMetadataStore(path)) as store:
-        assert [record.reference for record in store.images.find()] == ["registry.example/a:1"]
+        for number in range(20):
+            store.leases.create(str(number), lifetime_seconds=1e9)
+        store.keep_copy(at_once=True)
+    path.unlink()
+    shutil.copy(tmp_path / "copies" / "metadata-7.schema-6.db", path)
+    (tmp_path / "copies" / "records.jsonl").rename(tmp_path / "records.jsonl")
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM counter WHERE name = 'copied'")  # as that version does when it opens it
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        assert [lease.id for lease in store.leases.find()] == ["l"]
+        before = store.generation()
+        store.leases.create("new", lifetime_seconds=1e9)
+        assert store.damage() == ()
+        assert before is not None
+        assert before > 27
+        store.keep_copy(at_once=True)
+    newest, *_ = DatabaseCopies(path, time.time).found()
+    with contextlib.closing(sqlite3.connect(newest.path)) as db:
+        assert ("new",) in db.execute("SELECT id FROM lease").fetchall()
 
 
 def test_version_3_keeps_what_labels_of_its_images_name(tmp_path: Path) -> None:
@@ -307,7 +393,7 @@ def test_a_backup_keeps_its_name_when_the_power_fails(tmp_path: Path, monkeypatc
     [
         lambda store: store.leases.create("new", lifetime_seconds=60),
         lambda store: store.leases.delete("lease"),
-        lambda store: store.images.drop_everything(store.images.everything(10)),
+        lambda store: store.images.drop([("registry.example/one:1", "kata")]),
         lambda store: store.transient().__enter__(),
     ],
 )

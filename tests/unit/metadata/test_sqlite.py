@@ -128,10 +128,10 @@ def test_a_store_that_can_not_be_opened_leaves_no_file_open(tmp_path: Path, stor
     store.backup(tmp_path / "copy.db")
     store.close()
     (tmp_path / "copy.db").replace(tmp_path / "metadata.db")
-    # A backup in the database's place takes over what the journal knows, and this one can't be read.
-    (tmp_path / "records.jsonl").unlink()
-    (tmp_path / "records.jsonl").mkdir()
-    with pytest.raises(StoreError, match=r"records\.jsonl") as caught:
+    # A backup in the database's place goes on behind what the note knows, and this one can't be read.
+    (tmp_path / "last-change.json").unlink()
+    (tmp_path / "last-change.json").mkdir()
+    with pytest.raises(StoreError, match=r"last-change\.json") as caught:
         SqliteMetadataStore(tmp_path / "metadata.db")
     # While somebody still looks at the error, which holds all that it passed through.
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
@@ -322,12 +322,12 @@ def test_a_disk_that_has_died_is_seen_beside_the_database(tmp_path: Path, monkey
     path, system_open = tmp_path / "metadata.db", os.open
 
     def fails(name: Path, flags: int) -> int:
-        if Path(name).name == "records.jsonl":
+        if Path(name).name == "last-change.json":
             raise OSError(errno.EIO, "a disk that has died")
         return system_open(name, flags)
 
     path.touch()
-    (tmp_path / "records.jsonl").touch()
+    (tmp_path / "last-change.json").touch()
     assert location.cause(path) is None
     monkeypatch.setattr(os, "open", fails)
     assert location.cause(path) == errno.EIO

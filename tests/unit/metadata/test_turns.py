@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from imagestore import Digest
 from imagestore.errors import LeaseNotFoundError
-from imagestore.metadata.sqlite import database
+from imagestore.metadata.sqlite import backup, database, integrity
 from imagestore.metadata.sqlite.fairness import WriteQueue
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from tests.unit.metadata.keeping import record
@@ -124,6 +125,30 @@ def test_a_list_of_everything_waits_for_no_writer_and_stops_none(store: SqliteMe
         reader.join()
         assert found == [[], [str(content)]], "what isn't committed isn't seen"
         assert store.graph.garbage([str(content)]) == [], "but by whoever writes it"
+
+
+@pytest.mark.parametrize("work", ["damage", "backup"])
+def test_a_look_at_the_whole_file_keeps_no_thread_from_the_connection(
+    store: SqliteMetadataStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    """It takes seconds in a large store, and a server's calls need microseconds."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def take_long(*_: object) -> tuple[str, ...]:
+        begun.set()
+        assert ended.wait(60)
+        return ()
+
+    monkeypatch.setattr(integrity, "damage", take_long)
+    monkeypatch.setattr(backup, "copy_to", take_long)
+    looks = {"damage": store.damage, "backup": lambda: store.backup(tmp_path / "copy.db")}
+    with ThreadPoolExecutor(1) as threads:
+        looking = threads.submit(looks[work])
+        assert begun.wait(60)
+        store.leases.create("l", lifetime_seconds=100)
+        assert lease_ids(store) == ["l"]
+        ended.set()
+        looking.result(60)
 
 
 def test_what_an_expired_lease_lists_goes_in_batches_and_the_lease_at_once(tmp_path: Path) -> None:

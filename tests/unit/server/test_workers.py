@@ -10,6 +10,7 @@ import pytest
 
 from imagestore import CancelToken, ImageStore
 from imagestore.store import StoreWorkers
+from tests.support.memory_metadata import MemoryMetadataStore
 
 
 class Store:
@@ -17,6 +18,7 @@ class Store:
 
     def __init__(self) -> None:
         self.closed = 0
+        self.metadata = MemoryMetadataStore()
 
     def close(self) -> None:
         self.closed += 1

@@ -1,4 +1,4 @@
-"""A database whose tables are whole and whose indexes lack rows, as a torn copy has, and one older than its journal."""
+"""A database whose tables are whole and whose indexes lack rows, as a torn copy has, and an older one in its place."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 
 from imagestore import EvictionPolicy, ImageStore
 from imagestore.errors import StoreCorruptError
-from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.last_change import LastChange, LastChangeNote
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store.maintenance.check import FaultKind
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
-from tests.support.embedded import database_of
+from tests.support.embedded import copy_records, database_of
 from tests.support.node import PYTHON, node, python_image
 from tests.unit.store.test_upkeep import OTHER
 
@@ -62,6 +62,11 @@ def forget(root: Path, index: str) -> None:
         file.seek((page - 1) * size)
         # An index's leaf without cells (https://www.sqlite.org/fileformat.html, section 1.6).
         file.write(bytes([10, 0, 0, 0, 0, *size.to_bytes(2, "big"), 0]).ljust(size, b"\0"))
+
+
+def store_id(root: Path) -> str:
+    with ImageStore(root) as store:
+        return store.id
 
 
 def blobs(root: Path) -> set[str]:
@@ -148,6 +153,7 @@ def test_an_image_that_the_index_of_roots_lacks_is_not_said_to_be_missing(root: 
 
 
 def test_rows_that_refer_to_nothing_are_damage(root: Path) -> None:
+    copy_records(root)
     with contextlib.closing(sqlite3.connect(root / "metadata.db")) as database, database:
         database.execute("DELETE FROM image WHERE reference = ?", (OTHER,))
     with ImageStore(root) as store:
@@ -170,7 +176,7 @@ def older(root: Path, tmp_path: Path) -> Path:
     return root
 
 
-def test_a_database_older_than_its_journal_is_noticed_before_it_does_harm(older: Path) -> None:
+def test_an_older_database_is_noticed_before_it_does_harm(older: Path) -> None:
     before = blobs(older)
     with ImageStore(older) as store:
         assert {image.reference for image in store.list()} == {PYTHON, OTHER}
@@ -185,58 +191,76 @@ def test_a_database_older_than_its_journal_is_noticed_before_it_does_harm(older:
     assert blobs(older) == before
 
 
-def test_a_database_older_than_its_journal_is_rebuilt(older: Path) -> None:
+@pytest.mark.parametrize("has_copies", [True, False])
+def test_an_older_database_is_replaced_by_the_newest_that_is_known(older: Path, has_copies: bool) -> None:
+    """By a copy, or by itself where that is older still; what neither has is kept until somebody has looked."""
+    before = blobs(older)
+    if not has_copies:
+        shutil.rmtree(older / "copies")
     report = rebuild(older)
     assert report.kept_as == older / "metadata.db.damaged-1"
-    assert {record.reference for record in report.restored} == {PYTHON, "registry.example/new:1"}
+    assert {record.reference for record in report.restored} == {PYTHON, OTHER}
+    assert len(report.unnamed) == 1, "the image that was pulled later"
     with ImageStore(older) as store:
         assert store.check().faults == ()
         store.pin(PYTHON, runtime_handler="kata")
-
-
-@pytest.mark.parametrize("last", ["put", "remove"])
-def test_a_transaction_that_died_makes_no_older_database(root: Path, last: str) -> None:
-    """Its lines have higher numbers than the database, but nothing says that they were committed."""
-    with ImageStore(root) as store:
-        if last == "remove":
-            store.remove(OTHER, runtime_handler="kata")
-        with contextlib.suppress(ZeroDivisionError), store.metadata.exclusive():
-            store.metadata.images.pin([(PYTHON, "kata")], is_pinned=True)
-            raise ZeroDivisionError
-    with ImageStore(root) as store:
-        assert store.check().faults == ()
-        store.pin(PYTHON, runtime_handler="kata")
         store.collect_garbage()
+        assert blobs(older) == before
+        assert store.metadata.leases.delete(report.found_lease)
+        assert report.unnamed[0] in store.collect_garbage().digests
 
 
-def test_the_last_committed_change_is_found_behind_long_lines(root: Path) -> None:
-    journal = root / "records.jsonl"
-    with contextlib.closing(SqliteMetadataStore(root / "metadata.db")) as metadata:
-        with open(journal, "ab") as file:
-            file.write(b'\n{"begin": 7000}\n' + b"x" * 200_000 + b"\n" + b'{"number": 7001, "put": []}')
-        with pytest.raises(StoreCorruptError, match="7000"):
-            metadata.images.pin([(PYTHON, "kata")], is_pinned=True)
+def test_another_stores_database_is_noticed(root: Path, tmp_path: Path) -> None:
+    with ImageStore(tmp_path / "other") as store:
+        store.metadata.leases.create("lasting", lifetime_seconds=1e9)
+    (tmp_path / "other" / "metadata.db").replace(root / "metadata.db")
+    before = blobs(root)
+    with ImageStore(root) as store:
+        assert any("another store's" in fault.detail for fault in store.check().faults)
+        for change in (store.collect_garbage, lambda: store.metadata.leases.delete("lasting")):
+            with pytest.raises(StoreCorruptError, match="another store's"):
+                change()
+    assert blobs(root) == before
 
 
 def test_a_change_of_another_process_makes_no_older_database(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is committed, and in the journal, between the moment a collection begins and its look at the journal."""
-    committed = RecordJournal.committed
+    """It is committed and noted between the moment a collection begins and its look at the note."""
+    read = LastChangeNote.read
 
-    def other_was_faster(journal: RecordJournal) -> int:
-        monkeypatch.setattr(RecordJournal, "committed", committed)
+    def other_was_faster(note: LastChangeNote) -> LastChange | None:
+        monkeypatch.setattr(LastChangeNote, "read", read)
         with ImageStore(root) as other:
             other.remove(OTHER, runtime_handler="kata")
-        return committed(journal)
+        return read(note)
 
     with ImageStore(root) as store:
-        monkeypatch.setattr(RecordJournal, "committed", other_was_faster)
+        monkeypatch.setattr(LastChangeNote, "read", other_was_faster)
         store.collect_garbage()
         assert {image.reference for image in store.list()} == {PYTHON}
 
 
+def test_a_commit_that_a_power_cut_may_undo_is_not_noted(root: Path) -> None:
+    with contextlib.closing(SqliteMetadataStore(root / "metadata.db")) as metadata:
+        noted = LastChangeNote(root / "metadata.db").read()
+        with metadata.batch():
+            metadata.images.pin([(PYTHON, "kata")], is_pinned=True)
+    assert LastChangeNote(root / "metadata.db").read() == noted
+
+
+@pytest.mark.parametrize("said", [b"", b"{", b"[]", b'{"store": "x", "number": 7}', b"[" * 5000, b'{"store": null}'])
+def test_a_note_that_is_cut_off_says_nothing(root: Path, said: bytes) -> None:
+    (root / "last-change.json").write_bytes(said)
+    with ImageStore(root) as store:
+        store.collect_garbage()
+        store.remove(OTHER, runtime_handler="kata")
+    noted = LastChangeNote(root / "metadata.db").read()
+    assert noted is not None
+    assert noted.store == store_id(root)
+
+
 @pytest.mark.parametrize("what", ["pulled", "tagged", "labelled", "leased"])
 def test_a_database_older_by_one_change_is_noticed(root: Path, tmp_path: Path, what: str) -> None:
-    """The journal says of each change, once it is made, that it was."""
+    """Who ends well notes the last change."""
     with node(root, {"registry.example/new:1": build_index(["linux/amd64"], seed="new")}) as here:
         target = next(iter(here.store.list())).id
         with contextlib.closing(sqlite3.connect(root / "metadata.db")) as database:
@@ -257,6 +281,7 @@ def test_a_database_older_by_one_change_is_noticed(root: Path, tmp_path: Path, w
     with ImageStore(root) as store, pytest.raises(StoreCorruptError, match="older database"):
         store.collect_garbage()
     assert blobs(root) == before
-    report = rebuild(root)
-    assert not report.was_whole
-    assert len(report.restored) == (3 if what in ("pulled", "tagged") else 2)
+    assert not rebuild(root).was_whole
+    with ImageStore(root) as store:
+        store.collect_garbage()
+    assert blobs(root) == before

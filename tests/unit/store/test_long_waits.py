@@ -111,16 +111,6 @@ def test_who_waits_for_a_locked_file_says_whose_it_is(
             process.kill()
 
 
-def test_a_journal_that_another_process_exchanges_is_waited_for(tmp_path: Path, said: Callable[[], list[str]]) -> None:
-    with node(tmp_path) as here:
-        here.store.pull(PYTHON)
-        with stopped(HAS_THE_FILE, tmp_path / "records.jsonl") as process:
-            line = held(tmp_path / "records.jsonl", process)
-            with during(lambda: here.store.pin(PYTHON)):
-                until(lambda: line in said(), "it says what it waits for")
-                process.kill()
-
-
 def test_a_wait_that_was_told_otherwise_is_not_told_again(tmp_path: Path, said: Callable[[], list[str]]) -> None:
     path = tmp_path / "lock"
     with stopped(HAS_THE_FILE, path):

@@ -19,6 +19,7 @@ from imagestore import Digest
 from imagestore.errors import ImageStoreError
 from imagestore import EvictionPolicy
 
+Path(sys.argv[1], "verified").unlink()  # as after a crash: a removal checks the database first
 store = imagestore.open(sys.argv[1])
 zeros = Digest.parse("sha256:" + 64 * "0")
 ways = {

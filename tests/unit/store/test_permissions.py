@@ -90,7 +90,6 @@ def test_an_open_store_names_its_files_that_may_not_be_written(root: Path) -> No
 
 REFUSED = [
     "metadata.db",
-    "records.jsonl",
     "content",
     "content/blobs",
     "content/blobs/sha256",

@@ -15,8 +15,8 @@ from imagestore import ImageStore
 from imagestore.cli.main import main
 from imagestore.content.ingests import ingest_name
 from imagestore.errors import StoreError
-from imagestore.metadata.sqlite import journal_lines
-from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.earlier_journal import EarlierJournal
+from imagestore.metadata.sqlite.last_change import LastChangeNote
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.util.file_locks import FileLock
 from imagestore.util.files import open_regular
@@ -34,8 +34,8 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-FOLDERS = ["content", "content/blobs", "content/blobs/sha256", "content/ingest", "locks"]
-FILES = ["metadata.db", "records.jsonl", "ballast", "waiting", "check.json"]
+FOLDERS = ["content", "content/blobs", "content/blobs/sha256", "content/ingest", "locks", "copies"]
+FILES = ["metadata.db", "records.jsonl", "last-change.json", "ballast", "waiting", "verified", "check.json"]
 
 
 def refused(root: Path, path: Path, match: str) -> None:
@@ -67,7 +67,7 @@ def test_a_folder_that_all_users_may_write_is_refused(root: Path, name: str) -> 
     refused(root, path, "all users may write")
 
 
-@pytest.mark.parametrize("name", [*FOLDERS, *FILES, "metadata.db-wal", "records.jsonl.tmp"])
+@pytest.mark.parametrize("name", [*FOLDERS, *FILES, "metadata.db-wal", "records.jsonl.old"])
 def test_a_link_in_the_place_of_what_a_store_has_is_not_followed(root: Path, tmp_path: Path, name: str) -> None:
     path, elsewhere = root / name, tmp_path / "elsewhere"
     if os.path.lexists(path):
@@ -107,16 +107,18 @@ def use_lock(path: Path) -> None:
     FileLock(path).try_acquire()
 
 
+def use_note(path: Path) -> None:
+    path.rename(path.with_name("last-change.json"))
+    LastChangeNote(path.with_name("metadata.db")).read()
+
+
 def use_journal(path: Path) -> None:
-    RecordJournal(path).append([journal_lines.begin(1)])
-
-
-def use_reader(path: Path) -> None:
-    RecordJournal(path).read()
+    path.rename(path.with_name("records.jsonl"))
+    EarlierJournal(path.with_name("metadata.db")).read()
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo"])
-@pytest.mark.parametrize("use", [use_lock, use_journal, use_reader])
+@pytest.mark.parametrize("use", [use_lock, use_note, use_journal])
 def test_no_file_of_a_store_is_opened_through_a_link_or_waited_for(
     tmp_path: Path, use: Callable[[Path], None], kind: str
 ) -> None:

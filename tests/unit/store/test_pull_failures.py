@@ -58,12 +58,13 @@ def test_a_failed_pull_spares_what_another_image_needs(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_named_and_gives_its_space_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int, data: bytes) -> int:
+    def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with node(tmp_path) as here:
         before = snapshot(tmp_path)
-        monkeypatch.setattr(os, "write", full)
+        for name in ("write", "pwrite", "fsync", "fdatasync"):
+            monkeypatch.setattr(os, name, full)
         with pytest.raises(StoreFullError, match="No space left"):
             here.store.pull(PYTHON)
         monkeypatch.undo()

@@ -20,6 +20,7 @@ from imagestore import Digest, ImageStore
 from imagestore.errors import StoreCorruptError
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
+from tests.support.embedded import copy_records
 from tests.support.node import PYTHON, node, python_image
 from tests.unit.store.test_upkeep import OTHER
 
@@ -37,6 +38,7 @@ def root(tmp_path: Path) -> Path:
         with contextlib.closing(sqlite3.connect(root / "metadata.db")) as database:
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         here.store.pull(OTHER, runtime_handler="kata")
+        here.store.metadata.keep_copy(at_once=True)
         here.store.metadata.leases.create("of work that died", lifetime_seconds=60)
         for name in ("metadata.db", "metadata.db-wal"):
             shutil.copy(root / name, tmp_path / name)
@@ -93,7 +95,7 @@ def test_a_log_whose_database_is_gone_is_not_played_into_the_new_one(root: Path)
     assert {record.reference for record in report.restored} == {PYTHON, OTHER}
     assert references(root) == {PYTHON, OTHER}
     with ImageStore(root) as store:
-        assert list(store.metadata.leases.find()) == []
+        assert [lease.id for lease in store.metadata.leases.find()] == [report.found_lease]
 
 
 def test_a_rebuild_that_dies_leaves_no_older_database_that_looks_whole(root: Path) -> None:
@@ -124,11 +126,12 @@ def test_a_file_system_without_second_names_keeps_a_copy_of_the_log(
 
 
 def test_a_record_that_holds_what_its_index_does_not_list_is_not_restored(root: Path) -> None:
-    """Whoever wrote that line of the journal didn't read the index."""
+    """Whoever put it didn't read the index."""
     foreign = Digest.of(b"in no index")
     with ImageStore(root) as store:
         record = next(image.record for image in store.list(name=PYTHON))
         store.metadata.images.put(replace(record, reference=f"{PYTHON}-odd", roots=(*record.roots, foreign)), {})
+    copy_records(root)
     (root / "metadata.db").unlink()
     ((skipped, reason),) = rebuild(root).skipped
     assert skipped.reference == f"{PYTHON}-odd"

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -19,14 +19,11 @@ from hypothesis import strategies as st
 from imagestore import Descriptor, Digest, Platform
 from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
 from imagestore.metadata import ImageRecord
-from imagestore.metadata.records import NamedImage
 from imagestore.metadata.sqlite import database
-from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.store import record_lookup
 from imagestore.store.garbage import BatchTimer
-from imagestore.store.maintenance import removal
 from imagestore.store.maintenance.removal import Remover
 from imagestore.store.record_lookup import RemovalRule
 from tests.support.patience import until
@@ -124,34 +121,6 @@ def _key(image: ImageRecord) -> tuple[str, str]:
     return image.reference, image.handler
 
 
-def test_the_journal_knows_what_went(tmp_path: Path) -> None:
-    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
-        metadata.images.put_many([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
-        remover = Remover(metadata, RemovalRule(None, "runc"))
-        remover.remove(["one", "three"])
-        left = {found[0].reference for found in metadata.journaled().candidates if found}
-    assert left == {"docker.io/library/two:latest", "docker.io/library/abc0:latest"}
-
-
-def test_a_removal_that_the_journal_cannot_take_is_a_removal(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append = RecordJournal.append
-
-    def refuse_removals(journal: RecordJournal, entries: Iterable[str]) -> None:
-        listed = list(entries)
-        if any('"remove"' in entry and "announced" not in entry for entry in listed):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        append(journal, listed)
-
-    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
-        metadata.images.put_many([(record("one", "runc", 0), {})])
-        monkeypatch.setattr(RecordJournal, "append", refuse_removals)
-        assert len(metadata.images.remove([("docker.io/library/one:latest", "runc")])) == 1
-        assert list(metadata.images.find()) == []
-    assert "the journal lacks lines of a committed change" in caplog.text
-
-
 ONE = record("one", "runc", 0)
 MANY = [f"docker.io/library/many{number:03}:latest" for number in range(130)]
 
@@ -197,8 +166,7 @@ def remover_of(metadata: SqliteMetadataStore) -> Remover:
     return Remover(metadata, RemovalRule(None, "runc"))
 
 
-def test_all_records_go_in_one_step(full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(full.images, "drop", None)
+def test_all_records_go(full: SqliteMetadataStore) -> None:
     absent = "docker.io/library/absent:latest"
     removed, roots = remover_of(full).remove([*reversed(MANY), absent])
     assert removed == {**{name: ((name, "runc"),) for name in MANY}, absent: ()}
@@ -206,7 +174,6 @@ def test_all_records_go_in_one_step(full: SqliteMetadataStore, monkeypatch: pyte
     assert roots == {str(root) for root in ONE.roots}
     assert full.images.find() == []
     assert roots_of_nothing(full) == []
-    assert not any(full.journaled().candidates)
 
 
 def test_records_and_what_they_hold_go_together_afterwards_too(full: SqliteMetadataStore) -> None:
@@ -215,42 +182,6 @@ def test_records_and_what_they_hold_go_together_afterwards_too(full: SqliteMetad
     remover_of(full).remove([FULL[0]])
     assert roots_of_nothing(full) == []
     assert len(full.images.find()) == len(REPOSITORIES) - 1
-
-
-@pytest.mark.parametrize("case", ["another record", "a pin", "an image of a client"])
-def test_all_go_one_by_one_where_one_step_might_take_too_much(
-    full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
-    give_way, has_come = full.give_way, False
-
-    def come() -> None:
-        """Somebody else is at work while others are let go first."""
-        nonlocal has_come
-        if not has_come:
-            has_come = True
-            if case == "another record":
-                full.images.put(record("late", "runc", 0), {})
-            elif case == "a pin":
-                full.images.pin([(MANY[0], "runc")], is_pinned=True)
-            else:
-                full.named_images.put(NamedImage("k8s.io", MANY[0], ONE.target, {}, {}, 1.0, 1.0))
-        give_way()
-
-    monkeypatch.setattr(full, "give_way", come)
-    removed, _ = remover_of(full).remove(MANY)
-    assert len(removed) == len(MANY)
-    late = ["docker.io/library/late:latest"] if case == "another record" else []
-    assert [each.reference for each in full.images.find()] == late
-    assert full.named_images.find("k8s.io") == []
-    assert roots_of_nothing(full) == []
-
-
-def test_damaged_records_are_not_removed_all_at_once_either(full: SqliteMetadataStore) -> None:
-    with full.database.writing() as db:
-        db.execute("UPDATE image_root SET digest = 'nonsense' WHERE reference = ?", (MANY[-1],))
-    with pytest.raises(StoreCorruptError):
-        remover_of(full).remove(MANY)
-    assert len(full.images.find_ids(MANY)) == len(MANY)
 
 
 def test_a_damaged_record_keeps_no_others_from_going(full: SqliteMetadataStore) -> None:
@@ -274,13 +205,13 @@ def test_names_of_nobody_change_nothing_in_an_empty_store(tmp_path: Path) -> Non
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.images.put(ONE, {})
         metadata.images.remove([(ONE.reference, "runc")])
-        before = metadata.generation(), (tmp_path / "records.jsonl").read_bytes()
+        before = metadata.generation()
         assert remover_of(metadata).remove(MANY[:2]) == (dict.fromkeys(MANY[:2], ()), set())
-        assert (metadata.generation(), (tmp_path / "records.jsonl").read_bytes()) == before
+        assert metadata.generation() == before
 
 
 def test_a_database_that_was_replaced_is_not_emptied(full: SqliteMetadataStore, tmp_path: Path) -> None:
-    path, journal = tmp_path / "metadata.db", (tmp_path / "records.jsonl").read_bytes()
+    path = tmp_path / "metadata.db"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as holder, ThreadPoolExecutor(1) as pool:
         holder.execute("BEGIN IMMEDIATE")
         removal = pool.submit(remover_of(full).remove, MANY)
@@ -290,7 +221,8 @@ def test_a_database_that_was_replaced_is_not_emptied(full: SqliteMetadataStore, 
         holder.execute("ROLLBACK")
         with pytest.raises(StoreError, match="was replaced"):
             removal.result(60)
-    assert (tmp_path / "records.jsonl").read_bytes() == journal
+    with contextlib.closing(SqliteMetadataStore(path)) as again:
+        assert len(again.images.find()) == len(MANY)
 
 
 def test_a_removal_inside_a_transaction_is_undone_with_it(full: SqliteMetadataStore) -> None:
@@ -317,18 +249,8 @@ def test_a_removal_that_cannot_be_committed_leaves_all_as_it_was(
             remover_of(full).remove(MANY)
     assert len(full.images.find()) == len(MANY)
     full.images.put(record("late", "runc", 0), {})
-    assert {found[0].reference for found in full.journaled().candidates if found} > {*MANY}
     remover_of(full).remove([*MANY, FULL[0]])
     assert [each.reference for each in full.images.find()] == ["docker.io/library/late:latest"]
-
-
-def test_more_records_than_go_together_go_one_by_one(
-    full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(removal, "_MOST_TOGETHER", len(MANY) - 1)
-    monkeypatch.setattr(full.images, "drop_everything", None)
-    remover_of(full).remove(MANY)
-    assert full.images.find() == []
 
 
 def test_names_far_behind_a_refused_one_are_not_looked_at(tmp_path: Path) -> None:
@@ -357,7 +279,7 @@ def test_a_record_that_cannot_be_read_is_not_removed_as_if_it_could(tmp_path: Pa
 
 
 @pytest.mark.parametrize("only_name", [False, True])
-def test_all_records_go_in_one_step_by_their_names_alone(full: SqliteMetadataStore, only_name: bool) -> None:
+def test_all_names_of_one_image_go(full: SqliteMetadataStore, only_name: bool) -> None:
     """All are one image under many names."""
     full.images.put_many([(replace(ONE, reference=name), {}) for name in MANY])
     removed, _ = Remover(full, RemovalRule(None, "runc", only_name=only_name)).remove(MANY)

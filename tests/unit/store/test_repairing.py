@@ -7,6 +7,7 @@ import errno
 import io
 import math
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -30,9 +31,6 @@ from imagestore.errors import (
 )
 from imagestore.events import BlobDone, Event, Observer
 from imagestore.metadata.records import HOME
-from imagestore.metadata.sqlite import journal_lines
-from imagestore.metadata.sqlite.journal import RecordJournal
-from imagestore.metadata.sqlite.location import JOURNAL
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store import leases
 from imagestore.store.maintenance.check import CheckReport, Fault, FaultKind
@@ -322,7 +320,7 @@ def test_what_another_process_brought_into_a_new_store_is_not_taken_for_found(
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
-def test_a_rebuild_without_a_journal_keeps_content_for_a_day(here: Node, is_empty: bool) -> None:
+def test_a_rebuild_without_a_copy_keeps_content_for_a_day(here: Node, is_empty: bool) -> None:
     here.store.pull(PYTHON)
     blobs, root = present(here.store), here.store.root
     here.store.close()
@@ -334,7 +332,7 @@ def test_a_rebuild_without_a_journal_keeps_content_for_a_day(here: Node, is_empt
         assert present(again) == blobs
 
 
-def test_a_database_of_no_bytes_is_rebuilt_from_its_journal(here: Node) -> None:
+def test_a_database_of_no_bytes_is_rebuilt_from_a_copy(here: Node) -> None:
     record = here.store.pull(PYTHON).record
     root = here.store.root
     here.store.close()
@@ -343,13 +341,14 @@ def test_a_database_of_no_bytes_is_rebuilt_from_its_journal(here: Node) -> None:
     (root / "metadata.db").write_bytes(b"")
     report = rebuild(root)
     assert [each.reference for each in report.restored] == [record.reference]
-    assert (report.found, report.found_lease) == ((), "")
+    assert report.unnamed == ()
 
 
 def lose_database(root: Path, *, leaving: bytes | None) -> None:
-    """Database and journal are gone; or something is left of the first."""
-    for name in ("metadata.db", "metadata.db-wal", "metadata.db-shm", JOURNAL):
+    """The database and its copies are gone; or something is left of the first."""
+    for name in ("metadata.db", "metadata.db-wal", "metadata.db-shm"):
         (root / name).unlink(missing_ok=True)
+    shutil.rmtree(root / "copies")
     if leaving is not None:
         (root / "metadata.db").write_bytes(leaving)
 
@@ -474,7 +473,12 @@ def test_what_killed_processes_left_next_to_the_database_is_removed_when_it_is_o
     old, young = here.store.root / ".check.json.0123456789ab.tmp", here.store.root / ".check.json.0123456789ac.tmp"
     others = [
         here.store.root / name
-        for name in ("metadata.db.rebuilt", "records.jsonl.tmp", f"metadata.db.{'0' * 16}.tmp", "check.json.77.tmp")
+        for name in (
+            "metadata.db.rebuilt",
+            ".last-change.json.0123456789ab.tmp",
+            f"metadata.db.{'0' * 16}.tmp",
+            "check.json.77.tmp",
+        )
     ]
     own = here.store.root / "notes.tmp"
     for path in (old, young, own, *others):
@@ -520,20 +524,19 @@ def test_a_rebuild_brings_labels_and_lasting_leases_back(here: Node) -> None:
     metadata.graph.label_content(gone, {"containerd.io/gc.root": "for a while"})
     metadata.graph.label_content(gone, {})
     before = {kept, rooted, image.manifest.digest, image.id, *(part.digest for part in image.layers)}
+    everything = present(here.store)
     here.store.close()
     damage_database(here.store.root)
     report = rebuild(here.store.root)
-    assert (report.leases, report.labelled, report.unreadable) == (("by-hand", "default/theirs"), 1, 0)
     with ImageStore(here.store.root) as store:
         store.collect_garbage()
-        assert present(store) == before
+        assert present(store) == everything, "nothing goes before somebody has looked, or a day is over"
         assert store.metadata.graph.content_labels(rooted) == {"containerd.io/gc.root": "by hand", "note": "x"}
+        assert store.metadata.leases.delete(report.found_lease)
+        assert set(store.collect_garbage().digests) == everything - before
         back, theirs = store.metadata.leases.find()
         assert (back.expires_at, back.labels, back.namespace) == (math.inf, {"who": "me"}, HOME)
         assert (theirs.namespace, theirs.name) == ("default", "theirs")
-    # What came back is in the journal again.
-    damage_database(here.store.root)
-    assert rebuild(here.store.root).leases == ("by-hand", "default/theirs")
 
 
 def test_a_process_whose_database_was_replaced_writes_no_more(here: Node, tmp_path: Path) -> None:
@@ -566,33 +569,6 @@ def test_a_list_or_a_mark_never_reads_another_database_than_the_one_that_is_open
             work()
 
 
-def test_a_journal_line_that_came_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal, real = RecordJournal(tmp_path / "records.jsonl"), os.write
-    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, bytes(data)[:7]))
-    journal.append([journal_lines.labels(1, Digest.of(b"x"), {"key": "value"})])
-    monkeypatch.undo()
-    found = journal.read()
-    assert (found.labels, found.unreadable) == ({Digest.of(b"x"): {"key": "value"}}, 0)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"number": 1, "labels": ["sha256:x", {}]}',
-        '{"number": 1, "labels": ["sha256:%s", {"": "x"}]}' % ("0" * 64),
-        '{"number": 1, "labels": ["sha256:%s", "x"]}' % ("0" * 64),
-        '{"number": 1, "lease": ["a", 1, 2]}',
-        '{"number": 1, "lease": ["a", 1, "x", false, {}, [], "k8s.io"]}',
-        '{"number": 1, "lease": ["a", 1, 2, false, {}, ["x"], "k8s.io"]}',
-        '{"number": 1, "other": 1}',
-    ],
-)
-def test_hostile_lines_about_labels_and_leases_are_counted_and_passed_over(tmp_path: Path, line: str) -> None:
-    (tmp_path / "records.jsonl").write_text(f"{line}\n")
-    found = RecordJournal(tmp_path / "records.jsonl").read()
-    assert (found.labels, found.leases, found.unreadable) == ({}, [], 1)
-
-
 def test_an_ingest_of_a_clock_that_was_set_back_goes_too(here: Node) -> None:
     with here.store.content.try_writer("abandoned", algorithm="sha256", total=9) as writer:
         writer.write(b"part")
@@ -607,9 +583,8 @@ def test_another_programs_database_is_not_rebuilt_over(tmp_path: Path) -> None:
     with pytest.raises(StoreCorruptError, match="another program's"):
         rebuild(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["metadata.db"]
-    RecordJournal.of_database(tmp_path / "metadata.db").append(
-        [journal_lines.labels(1, Digest.of(b"x"), {"key": "value"})]
-    )
+    (tmp_path / "copies").mkdir()
+    (tmp_path / "copies" / "metadata-1.db").write_bytes(b"a copy makes it ours")
     (tmp_path / "content" / "blobs" / "sha256").mkdir(parents=True)
     (tmp_path / "content" / "blobs" / "sha256" / ("0" * 64)).touch()
     assert rebuild(tmp_path).kept_as == tmp_path / "metadata.db.damaged-1"

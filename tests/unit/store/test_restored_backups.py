@@ -1,14 +1,14 @@
-"""A backup in the place of the database: what it knows counts, whatever the journal beside it says."""
+"""A backup in the place of the database: what it knows counts, whatever the note beside it says."""
 
 from __future__ import annotations
 
-import fcntl
+import json
 from pathlib import Path
 
 import pytest
 
 from imagestore import ImageStore
-from imagestore.store.maintenance.rebuild import rebuild
+from imagestore.store.maintenance.rebuild import rebuild, restore_backup
 from tests.support.node import PYTHON, node
 from tests.unit.store.test_upkeep import damage_database
 
@@ -24,47 +24,39 @@ def root(tmp_path: Path) -> Path:
             here.store.remove(PYTHON)
             here.store.pull(PYTHON)
         here.store.remove(PYTHON)
+    (root / "last-change.json").rename(root / "copies" / "before.json")
+    (root / "last-change.json").write_bytes((root / "copies" / "before.json").read_bytes())
     for path in root.glob("metadata.db*"):
         path.unlink()
     (tmp_path / "backup.db").rename(root / "metadata.db")
     return root
 
 
-def rebuilt(root: Path) -> list[bool]:
-    """Whether each image is pinned that comes back when the database is damaged."""
-    damage_database(root)
-    return [record.is_pinned for record in rebuild(root).restored]
-
-
-def test_a_restored_backup_has_the_last_word_about_later_changes(root: Path) -> None:
-    """The journal goes on while the backup lies there; a later rebuild must not believe what came in between."""
+def test_a_restored_backup_has_the_last_word_and_goes_on_with_later_numbers(root: Path) -> None:
     with ImageStore(root) as store:
         assert [image.reference for image in store.list()] == [PYTHON]
+    noted = json.loads((root / "copies" / "before.json").read_text())["number"]
     with ImageStore(root) as store:
         store.pin(PYTHON)
-    assert rebuilt(root) == [True]
+        generation = store.metadata.generation()
+        assert generation is not None
+        assert generation > noted
+    damage_database(root)
+    assert [record.is_pinned for record in rebuild(root).restored] == [True]
 
 
 def test_images_of_a_restored_backup_come_back_although_nothing_changed_since(root: Path) -> None:
     ImageStore(root).close()
-    assert rebuilt(root) == [False]
+    damage_database(root)
+    assert [record.is_pinned for record in rebuild(root).restored] == [False]
 
 
-@pytest.mark.parametrize(
-    ("name", "how"), [("records.jsonl.tmp", fcntl.LOCK_EX), ("records.jsonl", fcntl.LOCK_SH)], ids=["writing", "adding"]
-)
-def test_a_journal_that_is_in_use_follows_a_restored_backup_later(root: Path, name: str, how: int) -> None:
-    """While another process writes the journal anew, or adds a line to it."""
-    with open(root / name, "ab") as used:
-        fcntl.flock(used, how)
-        ImageStore(root).close()
-    ImageStore(root).close()
-    assert rebuilt(root) == [False]
-
-
-def test_changes_of_a_restored_backup_are_later_than_all_in_a_journal_in_use(root: Path) -> None:
-    with open(root / "records.jsonl.tmp", "ab") as used:
-        fcntl.flock(used, fcntl.LOCK_EX)
-        with ImageStore(root) as store:
-            store.pin(PYTHON)
-    assert rebuilt(root) == [True]
+def test_a_backup_of_another_store_counts_where_it_is_restored(root: Path, tmp_path: Path) -> None:
+    with node(tmp_path / "other") as here:
+        here.store.pull(PYTHON)
+        here.store.backup(tmp_path / "other.db")
+    restore_backup(root, tmp_path / "other.db")
+    with ImageStore(root) as store:
+        store.pin(PYTHON)
+        store.collect_garbage()
+        assert store.check().faults == ()

@@ -1,13 +1,15 @@
-"""A store's id: made with it, the same in every copy of its records, and lost with both database and journal only."""
+"""A store's id: the same in every copy of its records, and lost only with the database, its copies and the note."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from imagestore import ImageStore
 from imagestore.store.maintenance.rebuild import rebuild, restore_backup
+from tests.support.embedded import copy_records
 from tests.support.node import PYTHON, node
 
 
@@ -38,34 +40,35 @@ def test_a_backup_takes_it_to_the_store_where_it_is_restored(root: Path, tmp_pat
     assert id_of(other) == id_of(root)
 
 
-def test_the_restored_id_is_in_the_journal_too(root: Path, tmp_path: Path) -> None:
+def test_the_restored_id_is_kept_by_a_rebuild_too(root: Path, tmp_path: Path) -> None:
     with ImageStore(root) as store:
         store.backup(tmp_path / "backup.db")
     other = tmp_path / "other"
     with node(other) as here:
         here.store.pull(PYTHON)
     restore_backup(other, tmp_path / "backup.db")
+    copy_records(other)
     made = id_of(other)
     (other / "metadata.db").unlink()
     rebuild(other)
     assert id_of(other) == made == id_of(root)
 
 
-@pytest.mark.parametrize("is_shortened", [False, True])
-def test_a_rebuild_keeps_it(root: Path, is_shortened: bool) -> None:
+@pytest.mark.parametrize("lost", [[], ["copies"], ["last-change.json"]])
+def test_a_rebuild_keeps_it(root: Path, lost: list[str]) -> None:
     made = id_of(root)
-    if is_shortened:
-        (root / "records.jsonl").unlink()
-        ImageStore(root).close()  # makes the journal anew
-    (root / "metadata.db").unlink()
+    for name in ["metadata.db", *lost]:
+        path = root / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     report = rebuild(root)
-    assert [record.reference for record in report.restored] == [PYTHON]
+    assert [record.reference for record in report.restored] == ([] if "copies" in lost else [PYTHON])
     assert id_of(root) == made
 
 
-def test_without_a_journal_a_rebuild_makes_a_new_one(root: Path) -> None:
+def test_without_a_copy_and_a_note_a_rebuild_makes_a_new_one(root: Path) -> None:
     made = id_of(root)
-    for name in ("metadata.db", "records.jsonl"):
+    shutil.rmtree(root / "copies")
+    for name in ("metadata.db", "last-change.json"):
         (root / name).unlink()
     rebuild(root)
     assert id_of(root) != made

@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 
 from imagestore import ImageStore, config, platforms
+from imagestore.errors import StoreError
 from imagestore.store.maintenance.rebuild import rebuild, restore_backup
 from imagestore.testing import RegistryServer, build_image, layer
 
@@ -76,6 +77,7 @@ def test_all_is_there_and_whole(store: ImageStore) -> None:
 def test_it_gets_an_id_that_stays_and_that_a_rebuild_finds(root: Path) -> None:
     with open_store(root) as store:
         made = store.id
+        store.metadata.keep_copy(at_once=True)
     (root / "metadata.db").unlink()
     rebuild(root)
     with open_store(root) as store:
@@ -115,10 +117,21 @@ def test_work_goes_on(store: ImageStore) -> None:
     assert store.check().faults == ()
 
 
-def test_records_are_rebuilt_from_its_journal(root: Path) -> None:
+def test_a_lost_database_is_rebuilt_by_the_version_that_wrote_its_journal(root: Path) -> None:
     (root / "metadata.db").unlink()
-    report = rebuild(root)
-    assert not report.unreadable
-    with open_store(root) as store:
-        found = [(image.reference, image.runtime_handler, str(image.platform)) for image in store.list()]
-        assert found == RECORDS
+    for refused in (lambda: open_store(root), lambda: rebuild(root)):
+        with pytest.raises(StoreError, match=r"records\.jsonl") as caught:
+            refused()
+        assert "of the version before" in caught.value.hint
+    assert (root / "records.jsonl").exists()
+
+
+def test_an_older_imagestore_gets_back_what_was_copied_before(root: Path) -> None:
+    with contextlib.closing(sqlite3.connect(root / "metadata.db")) as db:
+        rows, version = db.execute("SELECT * FROM image").fetchall(), db.execute("PRAGMA user_version").fetchone()
+    open_store(root).close()
+    (copy,) = (root / "copies").glob("metadata-*.schema-*.db")
+    with contextlib.closing(sqlite3.connect(copy)) as db:
+        assert db.execute("SELECT * FROM image").fetchall() == rows
+        assert db.execute("PRAGMA user_version").fetchone() == version
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -30,6 +30,7 @@ from imagestore.store.maintenance.hashing import CheckOptions, CheckProgress
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import Entry, build_artifact, build_image, build_index
 from imagestore.testing.builders.bodies import BytesBody
+from tests.support.embedded import copy_records
 from tests.support.locks import is_locked
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node
 
@@ -458,6 +459,8 @@ def test_the_rate_of_hashing_is_bounded(here: Node) -> None:
 
 
 def damage_database(root: Path) -> None:
+    """Spoil the database right after a copy was made."""
+    copy_records(root)
     with sqlite3.connect(root / "metadata.db") as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     database.close()
@@ -466,7 +469,7 @@ def damage_database(root: Path) -> None:
         file.write(os.urandom(8000))
 
 
-def test_a_damaged_database_is_rebuilt_from_journal_and_content(tmp_path: Path) -> None:
+def test_a_damaged_database_is_rebuilt_from_a_copy_and_content(tmp_path: Path) -> None:
     with node(tmp_path) as here:
         both(here)
         gone = here.store.pull(PYTHON, runtime_handler="kata")
@@ -486,7 +489,7 @@ def test_a_damaged_database_is_rebuilt_from_journal_and_content(tmp_path: Path) 
     assert report.kept_as.exists()
     with ImageStore(tmp_path) as store:
         for image in store.list():
-            assert image.record == replace(before[image.runtime_handler], updated_at=image.record.updated_at)
+            assert image.record == before[image.runtime_handler]
         assert store.check().faults == ()
         assert store.collect_garbage().digests == ()
         store.metadata.leases.delete(report.found_lease)
@@ -500,5 +503,5 @@ def test_a_lost_database_is_rebuilt_too(tmp_path: Path) -> None:
     for path in tmp_path.glob("metadata.db*"):
         path.unlink()
     report = rebuild(tmp_path)
-    assert report.kept_as is None
+    assert (report.kept_as, report.copy) == (None, tmp_path / "copies" / "metadata-1.db")
     assert len(report.restored) == 1
