@@ -8,7 +8,7 @@ and so do unknown keys.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import imagestore.config.known as known
 from imagestore.config.findings import Finding, Severity, dotted
@@ -18,6 +18,7 @@ from imagestore.config.merge_imports import deep
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from imagestore.config.plugin import Plugin
     from imagestore.config.tree import Path, Table
 
 
@@ -70,15 +71,9 @@ _PLUGINS: Final = Shape(
         known.REGISTRY_PLUGIN: Shape(
             known.REGISTRY_PLUGIN_SECTION, {"mirror_credentials": _NAMED, "trusted_realms": _NAMED}
         ),
-        known.PUBLISH_PLUGIN: Shape(known.PUBLISH_PLUGIN_SECTION),
-        known.MIRROR_PLUGIN: Shape(
-            known.MIRROR_PLUGIN_SECTION,
-            {"upstreams": Shape(each=Shape(known.MIRROR_UPSTREAM)), "bucket": Shape(known.MIRROR_BUCKET)},
-        ),
     }
 )
-#: A whole file.
-FILE: Final = Shape(
+_FILE: Final = Shape(
     known.TOP_LEVEL,
     {
         "plugins": _PLUGINS,
@@ -88,9 +83,15 @@ FILE: Final = Shape(
 )
 
 
-def fold_file(table: Table, findings: list[Finding]) -> Table:
+def file_shape(plugins: Iterable[Plugin[Any]]) -> Shape:
+    """The shape of a whole file, with the tables of ``plugins``."""
+    inside = {**_PLUGINS.inside, **{each.name: each.shape for each in plugins}}
+    return replace(_FILE, inside={**_FILE.inside, "plugins": Shape(inside=inside)})
+
+
+def fold_file(table: Table, shape: Shape, findings: list[Finding]) -> Table:
     """Bring all names of one file to the known spelling; a key given in two spellings is a warning."""
-    return _fold(table, FILE, (), findings)
+    return _fold(table, shape, (), findings)
 
 
 def fold_names(table: Table, names: Iterable[str], path: Path, findings: list[Finding]) -> Table:
