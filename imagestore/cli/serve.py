@@ -87,12 +87,12 @@ def group(text: str) -> int:
         raise click.BadParameter(f"socket group {text!r}: there is no such group") from None
 
 
-def _started(*, with_mirror: bool) -> tuple[Plugin[Any], ...]:
-    """The plugins whose tables say what is started."""
+def _plugins(*, has_mirror: bool) -> tuple[Plugin[Any], ...]:
+    """Those of what is started: without its options, the publisher's table says whether it is."""
     from imagestore.mirror import MIRROR_PLUGIN
     from imagestore.publish import PUBLISH_PLUGIN
 
-    return (PUBLISH_PLUGIN, MIRROR_PLUGIN) if with_mirror else (PUBLISH_PLUGIN,)
+    return (PUBLISH_PLUGIN, MIRROR_PLUGIN) if has_mirror else (PUBLISH_PLUGIN,)
 
 
 def publish_settings(config: Config, address: str | None) -> PublishSettings | None:
@@ -219,12 +219,8 @@ def serve(
     paths, proxies = sockets((*listen, *kubelet), proxy_content)
     kubelet_paths = sockets(kubelet, ())[0]
     metrics = loopback_address(metrics_listen) if metrics_listen is not None else None
-    given = replace(
-        app,
-        given_root=root or app.given_root,
-        given_config=config_path or app.given_config,
-        plugins=_started(with_mirror=mirror_address is not None),
-    )
+    given = replace(app, given_root=root or app.given_root, given_config=config_path or app.given_config)
+    given.plugins = _plugins(has_mirror=mirror_address is not None)
     if given.is_shared and (paths or proxies or publish_address):
         raise UnsupportedError(
             "serve: runtimes on a node need files, and would list and remove the images of all other machines",

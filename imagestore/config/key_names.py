@@ -8,7 +8,7 @@ and so do unknown keys.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import imagestore.config.known as known
 from imagestore.config.findings import Finding, Severity, dotted
@@ -16,9 +16,8 @@ from imagestore.config.known import Shape
 from imagestore.config.merge_imports import deep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from imagestore.config.plugin import Plugin
     from imagestore.config.tree import Path, Table
 
 
@@ -59,34 +58,30 @@ _CRI: Final = Shape(
         **_IMAGES_INSIDE,
     },
 )
-_PLUGINS: Final = Shape(
-    inside={
-        "cri": _CRI,
-        known.CRI_PLUGIN: _CRI,
-        known.RUNTIME_PLUGIN: Shape(
-            known.RUNTIME_SECTION, {"containerd": Shape(known.CONTAINERD_SECTION, _HANDLERS), "cni": _CNI}
-        ),
-        known.IMAGES_PLUGIN: Shape(known.IMAGES_SECTION, _IMAGES_INSIDE),
-        known.VERIFIER_PLUGIN: Shape(known.VERIFIER_SECTION),
-        known.REGISTRY_PLUGIN: Shape(
-            known.REGISTRY_PLUGIN_SECTION, {"mirror_credentials": _NAMED, "trusted_realms": _NAMED}
-        ),
-    }
-)
+_PLUGINS: Final = {
+    "cri": _CRI,
+    known.CRI_PLUGIN: _CRI,
+    known.RUNTIME_PLUGIN: Shape(
+        known.RUNTIME_SECTION, {"containerd": Shape(known.CONTAINERD_SECTION, _HANDLERS), "cni": _CNI}
+    ),
+    known.IMAGES_PLUGIN: Shape(known.IMAGES_SECTION, _IMAGES_INSIDE),
+    known.VERIFIER_PLUGIN: Shape(known.VERIFIER_SECTION),
+    known.REGISTRY_PLUGIN: Shape(
+        known.REGISTRY_PLUGIN_SECTION, {"mirror_credentials": _NAMED, "trusted_realms": _NAMED}
+    ),
+}
 _FILE: Final = Shape(
     known.TOP_LEVEL,
     {
-        "plugins": _PLUGINS,
         **dict.fromkeys(("proxy_plugins", "stream_processors", "timeouts"), _NAMED),
         **{name: Shape(keys) for name, keys in known.DAEMON_SECTIONS.items()},
     },
 )
 
 
-def file_shape(plugins: Iterable[Plugin[Any]]) -> Shape:
-    """The shape of a whole file, with the tables of ``plugins``."""
-    inside = {**_PLUGINS.inside, **{each.name: each.shape for each in plugins}}
-    return replace(_FILE, inside={**_FILE.inside, "plugins": Shape(inside=inside)})
+def file_shape(plugins: Mapping[str, Shape]) -> Shape:
+    """The shape of a whole file, with that of other packages' plugin tables."""
+    return replace(_FILE, inside={**_FILE.inside, "plugins": Shape(inside={**_PLUGINS, **plugins})})
 
 
 def fold_file(table: Table, shape: Shape, findings: list[Finding]) -> Table:

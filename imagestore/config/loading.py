@@ -73,7 +73,7 @@ def read(
         The configuration, None when there is an error among the findings; and the findings.
     """
     host = host or host_module.detect()
-    shape = file_shape(plugins)
+    shape = file_shape({each.name: each.shape for each in plugins})
     findings: list[Finding] = []
     try:
         loaded = load_files(raw, name, shape, findings)
@@ -122,7 +122,7 @@ def effective(config: Config) -> dict[str, Plain]:
     """
     document = plain(config.document) if config.document else _of_handlers(config)
     document.pop("imports", None)
-    shown = value_without_secrets(document, file_shape(config.plugins))
+    shown = value_without_secrets(document, file_shape({each.name: each.shape for each in config.plugins}))
     return shown if isinstance(shown, dict) else {}
 
 
