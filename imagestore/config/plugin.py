@@ -28,6 +28,13 @@ class Plugin(Generic[S]):
         shape: its keys. Unknown ones, and values of other kinds, are reported before ``read`` is called.
         read: gives the settings of a table, which is empty if it isn't written. It gets the names of the runtime
             handlers and the node's platform, and reports what can't be used by ``Section.report``.
+
+    >>> from imagestore.config import Kind, Plugin, Shape, loads
+    >>> from imagestore.platforms import Platform
+    >>> cache = Plugin("org.example.cache.v1", Shape({"size": Kind.TEXT}), lambda table, *_: table.size("size"))
+    >>> text = 'version = 3\\n[plugins."org.example.cache.v1"]\\nsize = "1Ki"'
+    >>> loads(text, host=Platform("linux", "amd64"), plugins=[cache]).plugin(cache)
+    1024
     """
 
     name: str

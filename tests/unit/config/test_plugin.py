@@ -59,14 +59,13 @@ def test_nothing_is_written_of_it() -> None:
     [
         (
             f'{HEAD}\nsizes = "1Gi"',
-            'warning c.toml:4: plugins."org.example.cache.v1".sizes: is not a known key; it is kept and not used:'
-            " did you mean size?",
+            'warning c.toml:4: plugins."org.example.cache.v1".sizes: is not a known key; it is kept and not used: did you'
+            + " mean size?",
         ),
         (f"{HEAD}size = 1", 'error c.toml:3: plugins."org.example.cache.v1".size: expected a text, got 1: '),
         (
             f'{HEAD}handlers = ["kata"]',
-            'error c.toml:3: plugins."org.example.cache.v1".handlers: there is no runtime handler kata:'
-            " name another one",
+            'error c.toml:3: plugins."org.example.cache.v1".handlers: there is no runtime handler kata: name another one',
         ),
         (
             'version = 3\nplugins."org.example.cache.v1" = 1',
