@@ -59,22 +59,18 @@ def test_nothing_is_written_of_it() -> None:
     [
         (
             f'{HEAD}\nsizes = "1Gi"',
-            'warning c.toml:4: plugins."org.example.cache.v1".sizes: is not a known key; it is kept and not used: did you'
-            + " mean size?",
+            "warning c.toml:4: TABLE.sizes: is not a known key; it is kept and not used: did you mean size?",
         ),
-        (f"{HEAD}size = 1", 'error c.toml:3: plugins."org.example.cache.v1".size: expected a text, got 1: '),
+        (f"{HEAD}size = 1", "error c.toml:3: TABLE.size: expected a text, got 1: "),
         (
             f'{HEAD}handlers = ["kata"]',
-            'error c.toml:3: plugins."org.example.cache.v1".handlers: there is no runtime handler kata: name another one',
+            "error c.toml:3: TABLE.handlers: there is no runtime handler kata: name another one",
         ),
-        (
-            'version = 3\nplugins."org.example.cache.v1" = 1',
-            'error c.toml:2: plugins."org.example.cache.v1": expected a table, got 1: ',
-        ),
+        ('version = 3\nplugins."org.example.cache.v1" = 1', "error c.toml:2: TABLE: expected a table, got 1: "),
     ],
 )
 def test_a_check_asks_it(text: str, said: str, tmp_path: Path) -> None:
-    assert findings(text, tmp_path) == [said]
+    assert findings(text, tmp_path) == [said.replace("TABLE", 'plugins."org.example.cache.v1"')]
 
 
 def test_its_faults_are_reported_beside_those_of_other_tables(tmp_path: Path) -> None:
