@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import imagestore
 from imagestore.cli.main import main
 from imagestore.config import BucketSettings
 from imagestore.config.hosts import read_hosts
@@ -89,6 +90,7 @@ def test_a_table_that_can_not_be_read_is_refused_by_what_needs_it(
         assert main(words) == 9
         printed = capsys.readouterr()
         assert said in printed.out + printed.err
+    imagestore.open(tmp_path / "root").close()
     assert main([*line, "images"]) == 0
 
 
