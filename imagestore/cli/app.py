@@ -10,7 +10,7 @@ import signal
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Set
     from typing import Literal
 
-    from imagestore.config import Config
+    from imagestore.config import BucketSettings, Config, Plugin
     from imagestore.cri.client import CriImageService
     from imagestore.platforms import Platform
     from imagestore.registry.credentials.model import CredentialLookup
@@ -31,8 +31,17 @@ if TYPE_CHECKING:
     from imagestore.util.cancel import CancelToken
 
 
+S = TypeVar("S")
 SYSTEM_ROOT: Final = Path("/var/lib/imagestore")
 SYSTEM_CONFIG: Final = Path("/etc/imagestore/config.toml")
+
+
+def all_plugins() -> tuple[Plugin[Any], ...]:
+    """The plugin tables that packages outside of ``imagestore.config`` read."""
+    from imagestore.mirror import MIRROR_PLUGIN
+    from imagestore.publish import PUBLISH_PLUGIN
+
+    return MIRROR_PLUGIN, PUBLISH_PLUGIN
 
 
 def default_root() -> Path:
@@ -132,6 +141,7 @@ class App:
         bytes_per_second: limit of a pull instead of the configuration's, or None.
         missing: what replaces a store that doesn't exist: an empty one that is deleted with the command (``unnamed``:
             only if --root wasn't given), a new one, or nothing.
+        plugins: whose tables the configuration is read with.
         is_freeing: the command removes images, so on a full disk the store may use the space reserved for that.
     """
 
@@ -145,6 +155,7 @@ class App:
     bytes_per_second: int | None = None
     missing: Literal["empty", "unnamed", "make", "refuse"] = "empty"
     is_freeing: bool = False
+    plugins: tuple[Plugin[Any], ...] = ()
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
 
     @functools.cached_property
@@ -189,7 +200,18 @@ class App:
         import imagestore.config as config
 
         path = self.config_path
-        return config.load(path, host=self.host) if path is not None else config.default(self.host)
+        if path is None:
+            return config.default(self.host)
+        return config.load(path, host=self.host, plugins=self.plugins)
+
+    def plugin(self, plugin: Plugin[S]) -> S:
+        """The settings in a plugin's table; the configuration is read with it.
+
+        Raises:
+            ConfigError: something in the table can't be used.
+        """
+        self.plugins = (*self.plugins, plugin)
+        return self.config.plugin(plugin)
 
     @functools.cached_property
     def pins(self) -> Set[str]:
@@ -258,12 +280,22 @@ class App:
                 credentials=self.credentials,
                 transfer=self.transfer,
                 sources=self.sources,
-                content=self.content or None,
+                content=self._content(),
                 scope=self.scope,
                 is_making=is_making,
                 is_freeing=self.is_freeing,
             )
         )
+
+    def _content(self) -> BucketSettings | str | None:
+        """The bucket of --content, as the mirror's table says it is reached if it names it."""
+        if self.content and self.is_shared:
+            from imagestore.mirror import MIRROR_PLUGIN
+
+            bucket = self.plugin(MIRROR_PLUGIN).bucket
+            if bucket is not None and bucket.url == self.content.rstrip("/"):
+                return bucket
+        return self.content or None
 
     def _temporary_root(self) -> Path:
         """A folder that is deleted when the command ends."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from imagestore.cli import describe, render
-from imagestore.cli.app import App, config_places, pass_app
+from imagestore.cli.app import App, all_plugins, config_places, pass_app
 from imagestore.cli.exit_codes import ExitStatus
 from imagestore.cli.options import GivenPath, output_option
 from imagestore.config.findings import Severity
@@ -69,17 +69,18 @@ def check(
     warnings about containerd's own file and the images of the store.
     """
     import imagestore.config as configuration
+    from imagestore.publish import PUBLISH_PLUGIN
 
     host, path = _host(host_text), file or app.config_path
     if path is None:
         report = configuration.check_config(configuration.default(host))
     else:
-        report = configuration.check(path, host=host)
+        report = configuration.check(path, host=host, plugins=all_plugins())
     passed_over = [] if file or app.given_config else list(_passed_over(app.config_path))
     kubelet = None
-    if report.config is not None and report.config.settings.publish.address:
+    if report.config is not None and (address := report.config.plugin(PUBLISH_PLUGIN).address):
         app.given_config = path
-        kubelet = _kubelet_settings(report.config.settings.publish.address)
+        kubelet = _kubelet_settings(address)
         found = _publishing_findings(app, report.config, containerd_config, passed_over)
         order = list(Severity)
         findings = sorted([*report.findings, *found], key=lambda each: order.index(each.severity))
@@ -117,7 +118,8 @@ def dump(app: App, file: Path | None, host_text: str | None, output: str) -> Non
 
     if host_text is not None:
         app.host = _host(host_text)
-    loaded = app.config if file is None else load(file, host=app.host)
+    app.plugins = all_plugins()
+    loaded = app.config if file is None else load(file, host=app.host, plugins=app.plugins)
     if output == "json":
         render.dump_json(_plain(effective(loaded)))
     else:

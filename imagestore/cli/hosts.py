@@ -200,7 +200,9 @@ def hosts_toml(
     The replicas are those of the configuration unless --mirror names others. The registry itself stays the last host,
     so that nodes pull also while the mirror is away.
     """
-    settings = app.config.settings.mirror
+    from imagestore.mirror import MIRROR_PLUGIN
+
+    settings = app.plugin(MIRROR_PLUGIN)
     unknown = [name for name in upstreams if name not in settings.upstreams]
     if unknown:
         known = ", ".join(settings.upstreams) or "none"

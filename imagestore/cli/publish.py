@@ -128,8 +128,8 @@ def opened(
     app.missing = "refuse"
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else a failed connection is logged next to our message
     with needed("cri", what="publishing"):
-        from imagestore.publish import Publisher
-    settings = app.config.settings.publish
+        from imagestore.publish import PUBLISH_PLUGIN, Publisher
+    settings = app.plugin(PUBLISH_PLUGIN)
     found = address or address_of(app)
     if not found:
         raise click.UsageError(
@@ -147,10 +147,12 @@ def opened(
 
 def address_of(app: App) -> str:
     """The socket of the containerd that the configuration names, or that a server of this store publishes into."""
-    if app.config.settings.publish.address:
-        return app.config.settings.publish.address
+    from imagestore.publish import PUBLISH_PLUGIN
     from imagestore.publish.owner_lock import owners
 
+    configured = app.plugin(PUBLISH_PLUGIN).address
+    if configured:
+        return configured
     try:
         addresses = {owner.address for owner in owners(app.root) if owner.address}
     except StoreCorruptError as error:

@@ -8,7 +8,7 @@ import click
 
 import imagestore.platforms as platforms
 from imagestore.cli import completion, describe, render
-from imagestore.cli.app import App, pass_app
+from imagestore.cli.app import App, all_plugins, pass_app
 from imagestore.cli.options import html_option, output_option
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import StoreMissingError
@@ -109,7 +109,7 @@ def report(app: App, names: tuple[str, ...], html: Path | None, output: str) -> 
     """
     from imagestore.store.report import gather, matrices
 
-    app.missing = "refuse"
+    app.missing, app.plugins = "refuse", all_plugins()
     found = gather(app.store, names=names)
     if html is not None:
         from imagestore.cli.html.markup import write_page

@@ -8,7 +8,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -21,8 +21,8 @@ from imagestore.errors import ImageStoreError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from imagestore.config import Config
-    from imagestore.config.model import PublishSettings
+    from imagestore.config import Config, Plugin
+    from imagestore.publish import PublishSettings
     from imagestore.server.settings import ProxyContent
     from imagestore.store.image_store import ImageStore
 
@@ -87,15 +87,24 @@ def group(text: str) -> int:
         raise click.BadParameter(f"socket group {text!r}: there is no such group") from None
 
 
+def _plugins(*, has_mirror: bool) -> tuple[Plugin[Any], ...]:
+    """Those of what is started: without its options, the publisher's table says whether it is."""
+    from imagestore.mirror import MIRROR_PLUGIN
+    from imagestore.publish import PUBLISH_PLUGIN
+
+    return (PUBLISH_PLUGIN, MIRROR_PLUGIN) if has_mirror else (PUBLISH_PLUGIN,)
+
+
 def publish_settings(config: Config, address: str | None) -> PublishSettings | None:
     """Into which containerd images are published: the option, with the configuration's other settings; None for none.
 
     Raises:
         InvalidInputError: the address is no unix socket's.
     """
+    from imagestore.publish import PUBLISH_PLUGIN
     from imagestore.util.endpoint import Endpoint
 
-    settings = config.settings.publish
+    settings = config.plugin(PUBLISH_PLUGIN)
     found = address or settings.address
     return replace(settings, address=Endpoint.parse(found).text) if found else None
 
@@ -211,6 +220,7 @@ def serve(
     kubelet_paths = sockets(kubelet, ())[0]
     metrics = loopback_address(metrics_listen) if metrics_listen is not None else None
     given = replace(app, given_root=root or app.given_root, given_config=config_path or app.given_config)
+    given.plugins = _plugins(has_mirror=mirror_address is not None)
     if given.is_shared and (paths or proxies or publish_address):
         raise UnsupportedError(
             "serve: runtimes on a node need files, and would list and remove the images of all other machines",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import imagestore.config.known as known
 import imagestore.config.registry_hosts as registry_hosts
@@ -35,9 +35,10 @@ from imagestore.oci.reference import DOCKER_HUB, api_host
 from imagestore.platforms import host as host_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from imagestore.config.model import Config
+    from imagestore.config.plugin import Plugin
     from imagestore.config.runtimes import HandlerPlatform
     from imagestore.config.tree import Entry, Table
     from imagestore.platforms.platform import Platform
@@ -77,10 +78,11 @@ class Report:
         return any(finding.severity is not Severity.NOTE for finding in self.findings)
 
 
-def check(path: str | os.PathLike[str], *, host: Platform | None = None) -> Report:
+def check(path: str | os.PathLike[str], *, host: Platform | None = None, plugins: Sequence[Plugin[Any]] = ()) -> Report:
     """Check a configuration file and everything it imports, for a node (by default this machine).
 
-    Faults in the files don't raise. The report has an error if loading them would be refused.
+    Faults in the files don't raise. The report has an error if loading them, with the tables of these plugins, would be
+    refused.
 
     Raises:
         InvalidPlatformError: ``host`` is Windows with a version that can't be read.
@@ -91,7 +93,7 @@ def check(path: str | os.PathLike[str], *, host: Platform | None = None) -> Repo
         raw = read_bytes(name)
     except RefusalError as error:
         return Report(host, None, (), (error.finding,))
-    config, findings = read(raw, name, host)
+    config, findings = read(raw, name, host, plugins)
     return _report(host, config, findings)
 
 

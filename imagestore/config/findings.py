@@ -70,6 +70,18 @@ def refusal(location: Location, key: str, text: str, hint: str = "") -> RefusalE
     return RefusalError(Finding(Severity.ERROR, location, key, text, hint))
 
 
+def raise_first(findings: Iterable[Finding]) -> None:
+    """Raise the first error of these.
+
+    Raises:
+        ConfigError: says how many there are more.
+    """
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    if errors:
+        first, more = errors[0], len(errors) - 1
+        raise ConfigError(f"{first} (and {more} more)" if more else str(first), hint=first.hint)
+
+
 def dotted(path: Sequence[str]) -> str:
     """Write a key path as TOML does, in ASCII, quoting only the parts that need it and hiding logins.
 

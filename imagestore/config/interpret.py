@@ -9,13 +9,11 @@ import imagestore.platforms as platforms
 from imagestore.config.defaults import built_in_tables, default_name, is_of_runtimes, with_built_in
 from imagestore.config.findings import Finding, Severity, dotted, nearest, show, show_at
 from imagestore.config.guest_platform import GuestPlatform, Isolation, PlatformText, RuntimeHandler
-from imagestore.config.key_names import FILE, GUEST, RUNTIME_PLATFORMS
+from imagestore.config.key_names import GUEST, RUNTIME_PLATFORMS
 from imagestore.config.known import (
     CRI_PLUGIN,
     GUEST_MEMBERS,
     IMAGES_PLUGIN,
-    MIRROR_PLUGIN,
-    PUBLISH_PLUGIN,
     REGISTRY_PLUGIN,
     RUNHCS_TYPE,
     RUNTIME_PLUGIN,
@@ -25,13 +23,8 @@ from imagestore.config.known import (
     normal_member,
     options_of,
 )
-from imagestore.config.model import MirrorSettings, PublishSettings, RegistrySettings, Settings, VerifierSettings
-from imagestore.config.own_plugins import (
-    check_selections,
-    read_mirror_plugin,
-    read_publish_plugin,
-    read_registry_plugin,
-)
+from imagestore.config.model import RegistrySettings, Settings, VerifierSettings
+from imagestore.config.registry_plugin import read_registry_plugin
 from imagestore.config.section import Section
 from imagestore.config.tree import Entry, Location, plain
 from imagestore.errors import InvalidPlatformError
@@ -45,7 +38,7 @@ from imagestore.platforms.normalize import (
 from imagestore.util.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from imagestore.config.tree import Table
     from imagestore.platforms.platform import Platform
@@ -78,6 +71,7 @@ class Reading:
         table: merged keys of version 3 or later.
         name: of the main file.
         host: completes partial platforms.
+        shape: of a whole file.
         findings: gets what is found.
         is_merged: whether containerd merges the files into its built-in handlers; else these exist only if no handler
             is written.
@@ -90,13 +84,21 @@ class Reading:
     """
 
     def __init__(
-        self, table: Table, name: str, host: Platform, findings: list[Finding], *, is_merged: bool, version: int
+        self,
+        table: Table,
+        name: str,
+        host: Platform,
+        shape: Shape,
+        findings: list[Finding],
+        *,
+        is_merged: bool,
+        version: int,
     ) -> None:
         self._host = host
         self._findings = findings
-        top = Section(Entry(table, Location(name, 0)), (), FILE, findings, version=version)
+        top = Section(Entry(table, Location(name, 0)), (), shape, findings, version=version)
         plugins = top.section("plugins")
-        _check_plugin_names(plugins)
+        _check_plugin_names(plugins, shape.at("plugins").inside)
         plugins.section(CRI_PLUGIN)
         containerd = plugins.section(RUNTIME_PLUGIN).section("containerd", path=("containerd",))
         images = plugins.section(IMAGES_PLUGIN)
@@ -104,10 +106,7 @@ class Reading:
         if VERIFIER_PLUGIN in plugins.table:
             verifier = _verifier(plugins.section(VERIFIER_PLUGIN))
         registry = read_registry_plugin(plugins.section(REGISTRY_PLUGIN))
-        mirror_section = plugins.section(MIRROR_PLUGIN)
-        mirror = read_mirror_plugin(mirror_section)
-        publish = read_publish_plugin(plugins.section(PUBLISH_PLUGIN))
-        self.settings = _settings(images, verifier, registry, mirror, publish)
+        self.settings = _settings(images, verifier, registry)
         self.default_name = PlatformText(
             containerd.text("default_runtime_name"), containerd.location_of("default_runtime_name")
         )
@@ -121,7 +120,6 @@ class Reading:
         for name, entry in runtimes.table.items():
             path = ("runtimes", name) if is_of_runtimes(entry) or not entry.path else entry.path[-1:]
             self.handlers[name] = self._handler(name, runtimes.section(name, path=path))
-        check_selections(mirror_section, mirror, self.handlers, host)
         for handler, section in self._image_side.items():
             if handler not in self.handlers:
                 text = "there is no runtime handler of this name"
@@ -234,13 +232,7 @@ def _verifier(section: Section) -> VerifierSettings:
     )
 
 
-def _settings(
-    images: Section,
-    verifier: VerifierSettings | None,
-    registry: RegistrySettings,
-    mirror: MirrorSettings,
-    publish: PublishSettings,
-) -> Settings:
+def _settings(images: Section, verifier: VerifierSettings | None, registry: RegistrySettings) -> Settings:
     pinned = images.section("pinned_images")
     for use, entry in pinned.table.items():
         if not isinstance(entry.value, str):
@@ -253,8 +245,6 @@ def _settings(
         image_pull_progress_timeout=images.seconds("image_pull_progress_timeout", 0.0) or None,
         image_verifier=verifier,
         registry=registry,
-        mirror=mirror,
-        publish=publish,
     )
 
 
@@ -325,13 +315,12 @@ def _check_names(section: Section, members: Mapping[str, str]) -> None:
             section.report(Severity.WARNING, name, f"{show(members[name])} is no name that images use", hint)
 
 
-def _check_plugin_names(plugins: Section) -> None:
+def _check_plugin_names(plugins: Section, read: Collection[str]) -> None:
     """Warn about misspelt names of plugins that are read, since their tables would have no effect."""
-    ours = (RUNTIME_PLUGIN, IMAGES_PLUGIN, CRI_PLUGIN, REGISTRY_PLUGIN, MIRROR_PLUGIN, PUBLISH_PLUGIN)
     for name in plugins.table:
-        if name in ours or not name.lower().startswith("io"):
+        if name in read or not name.lower().startswith("io"):
             continue
-        near = nearest(name, ours, likeness=0.92)
+        near = nearest(name, read, likeness=0.92)
         if near:
             plugins.report(
                 Severity.WARNING, name, "is no plugin known here; it is kept and not used", f"did you mean {near}?"

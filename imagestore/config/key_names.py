@@ -16,7 +16,7 @@ from imagestore.config.known import Shape
 from imagestore.config.merge_imports import deep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from imagestore.config.tree import Path, Table
 
@@ -58,39 +58,35 @@ _CRI: Final = Shape(
         **_IMAGES_INSIDE,
     },
 )
-_PLUGINS: Final = Shape(
-    inside={
-        "cri": _CRI,
-        known.CRI_PLUGIN: _CRI,
-        known.RUNTIME_PLUGIN: Shape(
-            known.RUNTIME_SECTION, {"containerd": Shape(known.CONTAINERD_SECTION, _HANDLERS), "cni": _CNI}
-        ),
-        known.IMAGES_PLUGIN: Shape(known.IMAGES_SECTION, _IMAGES_INSIDE),
-        known.VERIFIER_PLUGIN: Shape(known.VERIFIER_SECTION),
-        known.REGISTRY_PLUGIN: Shape(
-            known.REGISTRY_PLUGIN_SECTION, {"mirror_credentials": _NAMED, "trusted_realms": _NAMED}
-        ),
-        known.PUBLISH_PLUGIN: Shape(known.PUBLISH_PLUGIN_SECTION),
-        known.MIRROR_PLUGIN: Shape(
-            known.MIRROR_PLUGIN_SECTION,
-            {"upstreams": Shape(each=Shape(known.MIRROR_UPSTREAM)), "bucket": Shape(known.MIRROR_BUCKET)},
-        ),
-    }
-)
-#: A whole file.
-FILE: Final = Shape(
+_PLUGINS: Final = {
+    "cri": _CRI,
+    known.CRI_PLUGIN: _CRI,
+    known.RUNTIME_PLUGIN: Shape(
+        known.RUNTIME_SECTION, {"containerd": Shape(known.CONTAINERD_SECTION, _HANDLERS), "cni": _CNI}
+    ),
+    known.IMAGES_PLUGIN: Shape(known.IMAGES_SECTION, _IMAGES_INSIDE),
+    known.VERIFIER_PLUGIN: Shape(known.VERIFIER_SECTION),
+    known.REGISTRY_PLUGIN: Shape(
+        known.REGISTRY_PLUGIN_SECTION, {"mirror_credentials": _NAMED, "trusted_realms": _NAMED}
+    ),
+}
+_FILE: Final = Shape(
     known.TOP_LEVEL,
     {
-        "plugins": _PLUGINS,
         **dict.fromkeys(("proxy_plugins", "stream_processors", "timeouts"), _NAMED),
         **{name: Shape(keys) for name, keys in known.DAEMON_SECTIONS.items()},
     },
 )
 
 
-def fold_file(table: Table, findings: list[Finding]) -> Table:
+def file_shape(plugins: Mapping[str, Shape]) -> Shape:
+    """The shape of a whole file, with that of other packages' plugin tables."""
+    return replace(_FILE, inside={**_FILE.inside, "plugins": Shape(inside={**_PLUGINS, **plugins})})
+
+
+def fold_file(table: Table, shape: Shape, findings: list[Finding]) -> Table:
     """Bring all names of one file to the known spelling; a key given in two spellings is a warning."""
-    return _fold(table, FILE, (), findings)
+    return _fold(table, shape, (), findings)
 
 
 def fold_names(table: Table, names: Iterable[str], path: Path, findings: list[Finding]) -> Table:

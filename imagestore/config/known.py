@@ -41,8 +41,6 @@ IMAGES_PLUGIN: Final = "io.containerd.cri.v1.images"
 VERIFIER_PLUGIN: Final = "io.containerd.image-verifier.v1.bindir"
 #: This project's own; containerd keeps tables of plugins that it doesn't know.
 REGISTRY_PLUGIN: Final = "io.imagestore.registry.v1"
-MIRROR_PLUGIN: Final = "io.imagestore.mirror.v1"
-PUBLISH_PLUGIN: Final = "io.imagestore.publish.v1"
 #: Version 2's one CRI plugin; from version 3 on it has only the streaming server's keys.
 CRI_PLUGIN: Final = "io.containerd.grpc.v1.cri"
 RUNHCS_TYPE: Final = "io.containerd.runhcs.v1"
@@ -220,54 +218,6 @@ REGISTRY_PLUGIN_SECTION: Final = {
     "bytes_per_second": _INTEGER,
     "parallel_ranges": _INTEGER,
     "connections_per_host": _INTEGER,
-}
-
-MIRROR_PLUGIN_SECTION: Final = {
-    "upstreams": _TABLE,
-    "default_upstream": _TEXT,
-    "offline": _BOOLEAN,
-    "catalog": _BOOLEAN,
-    "replicas": _TEXTS,
-    "replica": _TEXT,
-    "replica_ca": _TEXT,
-    "replica_certificate": _TEXT,
-    "replica_key": _TEXT,
-    "certificate": _TEXT,
-    "key": _TEXT,
-    "client_ca": _TEXT,
-    "max_connections": _INTEGER,
-    "answer_timeout": _TEXT,
-    "bucket": _TABLE,
-    "local_quota": _TEXT,
-}
-PUBLISH_PLUGIN_SECTION: Final = {
-    "address": _TEXT,
-    "namespace": _TEXT,
-    "content": _TEXT,
-    "repair_interval": _TEXT,
-}
-
-MIRROR_BUCKET: Final = {
-    "url": _TEXT,
-    "endpoint": _TEXT,
-    "public_endpoint": _TEXT,
-    "region": _TEXT,
-    "access_key_file": _TEXT,
-    "secret_key_file": _TEXT,
-    "redirect": _BOOLEAN,
-}
-MIRROR_UPSTREAM: Final = {
-    "endpoints": _TEXTS,
-    "handlers": _TEXTS,
-    "platforms": _TEXTS,
-    "tag_freshness": _TEXT,
-    "immutable_tags": _TEXTS,
-    "serve_stale": _BOOLEAN,
-    "requests_per_second": _INTEGER,
-    "bytes_per_second": _INTEGER,
-    "max_connections": _INTEGER,
-    "quota": _TEXT,
-    "private": _BOOLEAN,
 }
 
 REGISTRY_SECTION: Final = {

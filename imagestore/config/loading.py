@@ -3,45 +3,55 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from imagestore.config.findings import Finding, RefusalError, Severity, dotted, show
+from imagestore.config.findings import Finding, RefusalError, Severity, dotted, raise_first, show
 from imagestore.config.interpret import Reading
-from imagestore.config.key_names import FILE
+from imagestore.config.key_names import file_shape
 from imagestore.config.known import RUNTIME_PLUGIN
 from imagestore.config.model import Config
 from imagestore.config.redaction import value_without_secrets
 from imagestore.config.source import BASE_VERSION, load_files, read_bytes
 from imagestore.config.tree import Entry, Location, plain
-from imagestore.errors import ConfigError
 from imagestore.platforms import host as host_module
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from imagestore.config.plugin import Plugin
     from imagestore.config.tree import Plain
     from imagestore.platforms.platform import Platform
 
 
-def load(path: str | os.PathLike[str], *, host: Platform | None = None) -> Config:
+def load(path: str | os.PathLike[str], *, host: Platform | None = None, plugins: Sequence[Plugin[Any]] = ()) -> Config:
     """Read a configuration file and everything it imports.
 
     Args:
         path: a containerd configuration of version 1 to 4.
         host: the node's platform; this machine's by default.
+        plugins: whose tables are checked, too; tables of others are kept as they are.
 
     Raises:
         ConfigError: names file, line and key of what can't be used.
     """
     name = os.fspath(path)
-    return _accepted(read_bytes(name), name, host)
+    return _accepted(read_bytes(name), name, host, plugins)
 
 
-def loads(text: str, *, filename: str = "config.toml", host: Platform | None = None) -> Config:
+def loads(
+    text: str,
+    *,
+    filename: str = "config.toml",
+    host: Platform | None = None,
+    plugins: Sequence[Plugin[Any]] = (),
+) -> Config:
     """Read a configuration from text.
 
     Args:
         text: TOML.
         filename: names the text in messages; its imports are relative to the folder in it.
         host: the node's platform; this machine's by default.
+        plugins: as for ``load``.
 
     Raises:
         ConfigError: names file, line and key of what can't be used.
@@ -51,24 +61,29 @@ def loads(text: str, *, filename: str = "config.toml", host: Platform | None = N
     'runc'
     """
     # Lone surrogates can't be TOML; as bytes they are refused like any other text that isn't UTF-8.
-    return _accepted(text.encode("utf-8", "surrogatepass"), filename, host)
+    return _accepted(text.encode("utf-8", "surrogatepass"), filename, host, plugins)
 
 
-def read(raw: bytes, name: str, host: Platform | None) -> tuple[Config | None, list[Finding]]:
+def read(
+    raw: bytes, name: str, host: Platform | None, plugins: Sequence[Plugin[Any]]
+) -> tuple[Config | None, list[Finding]]:
     """Read bytes without raising.
 
     Returns:
         The configuration, None when there is an error among the findings; and the findings.
     """
     host = host or host_module.detect()
+    shape = file_shape({each.name: each.shape for each in plugins})
     findings: list[Finding] = []
     try:
-        loaded = load_files(raw, name, findings)
+        loaded = load_files(raw, name, shape, findings)
     except RefusalError as error:
         return None, [*findings, error.finding]
     is_merged = loaded.newest_version >= BASE_VERSION
-    reading = Reading(loaded.table, name, host, findings, is_merged=is_merged, version=loaded.main_version)
+    reading = Reading(loaded.table, name, host, shape, findings, is_merged=is_merged, version=loaded.main_version)
     handlers, wanted = reading.handlers, reading.default_handler
+    for plugin in plugins:
+        plugin.settings(loaded.table, handlers, host, findings, version=loaded.main_version)
     if wanted not in handlers:
         known = ", ".join(sorted(handlers)) or "none"
         text = f"expected one of the configured handlers ({known}), got {show(wanted)}"
@@ -87,15 +102,15 @@ def read(raw: bytes, name: str, host: Platform | None) -> tuple[Config | None, l
         version=loaded.main_version,
         findings=tuple(findings),
         document={"version": Entry(loaded.version, Location(name, 0)), **loaded.table},
+        plugins=tuple(plugins),
     )
     return config, findings
 
 
-def _accepted(raw: bytes, name: str, host: Platform | None) -> Config:
-    config, findings = read(raw, name, host)
-    if config is None:
-        first, *others = (finding for finding in findings if finding.severity is Severity.ERROR)
-        raise ConfigError(f"{first} (and {len(others)} more)" if others else str(first), hint=first.hint)
+def _accepted(raw: bytes, name: str, host: Platform | None, plugins: Sequence[Plugin[Any]]) -> Config:
+    config, findings = read(raw, name, host, plugins)
+    raise_first(findings)
+    assert config is not None
     return config
 
 
@@ -107,7 +122,7 @@ def effective(config: Config) -> dict[str, Plain]:
     """
     document = plain(config.document) if config.document else _of_handlers(config)
     document.pop("imports", None)
-    shown = value_without_secrets(document, FILE)
+    shown = value_without_secrets(document, file_shape({each.name: each.shape for each in config.plugins}))
     return shown if isinstance(shown, dict) else {}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagestore.errors import ConfigError, UnknownRuntimeHandlerError
 
@@ -12,9 +12,12 @@ if TYPE_CHECKING:
 
     from imagestore.config.findings import Finding
     from imagestore.config.guest_platform import RuntimeHandler
+    from imagestore.config.plugin import Plugin
     from imagestore.config.runtimes import HandlerPlatform
     from imagestore.config.tree import Table
     from imagestore.platforms.platform import Platform
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +59,6 @@ class RegistrySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
-    """One registry that the mirror serves.
-
-    Attributes:
-        name: its host, as references name it.
-        endpoints: URLs to ask in this order, instead of what is configured for the host.
-        handlers: runtime handlers whose manifests of an index are prefetched.
-        platforms: whose manifests of an index are prefetched.
-        fresh_seconds: how long a tag is served without asking where it leads now.
-        immutable_tags: patterns (``*``, ``?``, ``[…]``) of tags that never move, and so are asked for once.
-        serves_stale: serve stale documents while the upstream can't be asked.
-        requests_per_second: for manifests and blobs; None for no limit.
-        bytes_per_second: fetched in all; None for no limit.
-        max_connections: transfers of blobs at a time.
-        quota_bytes: for its content; None for no limit.
-        is_private: served only to clients that show a certificate of the listener's ``client_ca``.
-    """
-
-    name: str
-    endpoints: tuple[str, ...] = ()
-    handlers: tuple[str, ...] = ()
-    platforms: tuple[str, ...] = ()
-    fresh_seconds: float = 60.0
-    immutable_tags: tuple[str, ...] = ()
-    serves_stale: bool = True
-    requests_per_second: int | None = None
-    bytes_per_second: int | None = None
-    max_connections: int = 8
-    quota_bytes: int | None = None
-    is_private: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class BucketSettings:
     """An S3-compatible bucket, and how it is reached.
 
@@ -113,64 +83,6 @@ class BucketSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorSettings:
-    """What a mirror serves, and to whom.
-
-    Attributes:
-        upstreams: by name.
-        default_upstream: of requests that name none (dockerd's ``registry-mirrors``); empty for none.
-        is_offline: nothing is dialled; only content in the store is served.
-        has_catalog: ``_catalog`` lists the repositories.
-        replicas: URLs of all replicas of this mirror, its own too; each digest has one of them as its owner.
-        replica: this one's URL; empty if there are no others.
-        replica_ca: file with the authority of the other replicas' certificates; empty for the system's.
-        replica_certificate: PEM file shown to the other replicas, which private upstreams need; empty for none.
-        replica_key: PEM file of its key; empty if the certificate's file has it.
-        certificate: PEM file; empty for plain HTTP.
-        key: PEM file of its key; empty if the certificate's file has it.
-        client_ca: PEM file with the authority of clients' certificates; empty if none are asked for.
-        max_connections: of clients at a time.
-        answer_seconds: how long a client waits for upstream's answer; then it is refused, and asks its next host.
-        bucket: that keeps blobs, too, for all replicas; None for none.
-        local_quota_bytes: for this machine's copies of a bucket's content.
-    """
-
-    upstreams: Mapping[str, Upstream] = field(default_factory=dict, hash=False)
-    default_upstream: str = ""
-    is_offline: bool = False
-    has_catalog: bool = False
-    replicas: tuple[str, ...] = ()
-    replica: str = ""
-    replica_ca: str = ""
-    replica_certificate: str = ""
-    replica_key: str = ""
-    certificate: str = ""
-    key: str = ""
-    client_ca: str = ""
-    max_connections: int = 1024
-    answer_seconds: float = 5.0
-    bucket: BucketSettings | None = None
-    local_quota_bytes: int = 10 * 1024**3
-
-
-@dataclass(frozen=True, slots=True)
-class PublishSettings:
-    """Into which containerd images are published, and how; the plugin table ``io.imagestore.publish.v1``.
-
-    Attributes:
-        address: ``unix:///PATH`` of its socket; empty if nothing is published.
-        namespace: where its CRI plugin looks.
-        content: ``auto`` (layers aren't kept there), ``link`` or ``copy`` (they are).
-        repair_seconds: between two complete comparisons.
-    """
-
-    address: str = ""
-    namespace: str = "k8s.io"
-    content: str = "auto"
-    repair_seconds: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
 class Settings:
     """What the images section says, without platforms.
 
@@ -182,8 +94,6 @@ class Settings:
         image_pull_progress_timeout: seconds without a byte after which a CRI pull is cancelled; None when not set or 0.
         image_verifier: programs that check an image before it is fetched; None when not configured.
         registry: what is allowed and limited about registries.
-        mirror: what a mirror serves.
-        publish: into which containerd images are published.
     """
 
     snapshotter: str = ""
@@ -193,8 +103,6 @@ class Settings:
     image_pull_progress_timeout: float | None = None
     image_verifier: VerifierSettings | None = None
     registry: RegistrySettings = field(default_factory=RegistrySettings)
-    mirror: MirrorSettings = field(default_factory=MirrorSettings)
-    publish: PublishSettings = field(default_factory=PublishSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +118,7 @@ class Config:
         version: of the main file's format; the merged result has at least version 3.
         findings: warnings and notes of the load; ``check`` adds those about the whole.
         document: the merged and migrated keys, for ``dump``.
+        plugins: those whose tables were checked.
     """
 
     handlers: Mapping[str, RuntimeHandler] = field(hash=False)
@@ -220,6 +129,7 @@ class Config:
     version: int = 3
     findings: tuple[Finding, ...] = ()
     document: Table = field(default_factory=dict, repr=False, hash=False)
+    plugins: tuple[Plugin[Any], ...] = field(default=(), repr=False, compare=False)
 
     def handler(self, name: str) -> RuntimeHandler:
         """The handler of a name; the default one for an empty name.
@@ -230,6 +140,20 @@ class Config:
         found = self.handlers.get(name or self.default_handler)
         if found is None:
             raise UnknownRuntimeHandlerError(name, list(self.handlers))
+        return found
+
+    def plugin(self, plugin: Plugin[S]) -> S:
+        """The settings in the table of a plugin that another package reads.
+
+        Raises:
+            ConfigError: names file, line and key of what can't be used; unless the plugin was given to ``load``, which
+                then raised it.
+        """
+        from imagestore.config.findings import raise_first
+
+        findings: list[Finding] = []
+        found = plugin.settings(self.document, self.handlers, self.host, findings, version=self.version)
+        raise_first(findings)
         return found
 
     @property

@@ -15,9 +15,6 @@ from imagestore.config.findings import Finding, Severity, dotted, show
 from imagestore.config.known import (
     CRI_PLUGIN,
     IMAGES_PLUGIN,
-    MIRROR_PLUGIN,
-    PUBLISH_PLUGIN,
-    REGISTRY_PLUGIN,
     RUNTIME_PLUGIN,
 )
 from imagestore.config.tree import child
@@ -46,6 +43,8 @@ _V1_NAMES: Final = {
 }
 _LISTS: Final = ("disabled_plugins", "required_plugins")
 _PARTS_OF_A_FULL_NAME: Final = 4
+#: How names of this project begin, which no containerd reads.
+_OURS: Final = "io.imagestore."
 #: Names that came with a later version, by their beginning.
 _LATER: Final = (("io.containerd.cri.v1.", 3), ("io.containerd.server.v1.", 4))
 
@@ -88,7 +87,7 @@ def _judge(name: str, version: int, entry: Entry, what: str, may_raise: bool) ->
     since = next((later for start, later in _LATER if name.startswith(start)), 2 if "." in name else 1)
     has = f"{show(name)} is a name of version {since}, and the file has version {version}: "
     if since > version:
-        if name in {REGISTRY_PLUGIN, MIRROR_PLUGIN, PUBLISH_PLUGIN}:
+        if name.startswith(_OURS):
             return
         reader = "containerd 1" if version == 1 else "a containerd that doesn't know it"
         text = f"{has}{reader} ignores {what}"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from imagestore.config.findings import Finding
+    from imagestore.config.known import Shape
     from imagestore.config.tree import Path as KeyPath
 
 #: Largest configuration file, in bytes.
@@ -84,7 +85,7 @@ def read_bytes(name: str, *, wanted_at: Location | None = None) -> bytes:
         raise refusal(location, key, f"{shown}is no file name") from error
 
 
-def parse(raw: bytes, name: str, findings: list[Finding]) -> SourceFile:
+def parse(raw: bytes, name: str, shape: Shape, findings: list[Finding]) -> SourceFile:
     """Parse the bytes of one file.
 
     Raises:
@@ -96,7 +97,7 @@ def parse(raw: bytes, name: str, findings: list[Finding]) -> SourceFile:
         return Location(name, lines.find(path))
 
     _check_numbers(document, (), _locate)
-    table = fold_file(build(document, _locate), findings)
+    table = fold_file(build(document, _locate), shape, findings)
     version, is_versioned = _take_version(table, name)
     return SourceFile(name, version, is_versioned, _take_imports(table), table)
 
@@ -184,13 +185,13 @@ class LoadedFiles:
         self._add(source)
 
 
-def load_files(raw: bytes, name: str, findings: list[Finding]) -> LoadedFiles:
+def load_files(raw: bytes, name: str, shape: Shape, findings: list[Finding]) -> LoadedFiles:
     """Parse a main file and read, migrate and merge what it imports.
 
     Raises:
         RefusalError: a file can't be read or parsed, there are too many, or a version doesn't fit.
     """
-    main = parse(raw, name, findings)
+    main = parse(raw, name, shape, findings)
     loaded = LoadedFiles(main, findings)
     seen = {os.path.abspath(name)}
     budget = MAX_TOTAL_BYTES - len(raw)
@@ -206,7 +207,7 @@ def load_files(raw: bytes, name: str, findings: list[Finding]) -> LoadedFiles:
         budget -= len(raw)
         if budget < 0:
             raise refusal(wanted_at, "imports", f"the files are together larger than {MAX_TOTAL_BYTES} bytes")
-        source = parse(raw, path, findings)
+        source = parse(raw, path, shape, findings)
         loaded.add_import(source, wanted_at)
         pending.extend(_imports_of(source))
     return loaded

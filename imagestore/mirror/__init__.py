@@ -3,3 +3,7 @@
 One listener serves a closed table of upstreams. What isn't here is fetched once, however many clients ask for it, and
 they read along while it comes.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,6 +11,7 @@ from imagestore.mirror.blobs import StoreFiles
 from imagestore.mirror.bucket import MirrorBucket
 from imagestore.mirror.catalogue import Catalogue
 from imagestore.mirror.catalogue_database import SqliteCatalogueDatabase
+from imagestore.mirror.settings import MIRROR_PLUGIN
 from imagestore.util.file_locks import FileLock
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def open_backing(
         opened.callback(lock.release)
         catalogue = Catalogue(SqliteCatalogueDatabase(store.root / CATALOGUE))
         opened.callback(catalogue.close)
-        settings = store.config.settings.mirror.bucket
+        settings = store.config.plugin(MIRROR_PLUGIN).bucket
         bucket = None
         if settings is not None:
             bucket = MirrorBucket(settings, workers, counters)

@@ -29,12 +29,13 @@ from imagestore.store import Documents, match_handlers
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from imagestore.config import HandlerPlatform, Upstream
+    from imagestore.config import HandlerPlatform
     from imagestore.mirror.blobs import StoreBlobs
     from imagestore.mirror.catalogue import Catalogue
     from imagestore.mirror.catalogue_values import CachedTag
     from imagestore.mirror.counters import MirrorCounters
     from imagestore.mirror.retention import Retention
+    from imagestore.mirror.settings import Upstream
     from imagestore.mirror.upstreams import Repository
     from imagestore.oci import Descriptor, Digest, Reference
     from imagestore.registry import RegistryClient

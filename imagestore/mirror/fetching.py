@@ -21,13 +21,13 @@ from imagestore.mirror.fill import Fill
 from imagestore.mirror.transfer import Source, fetch
 
 if TYPE_CHECKING:
-    from imagestore.config import Upstream
     from imagestore.mirror.blobs import StoreBlobs
     from imagestore.mirror.bucket import MirrorBucket
     from imagestore.mirror.catalogue import Catalogue
     from imagestore.mirror.confirmations import Confirmations
     from imagestore.mirror.counters import MirrorCounters
     from imagestore.mirror.retention import Retention
+    from imagestore.mirror.settings import Upstream
     from imagestore.mirror.sharing import SharedWork
     from imagestore.mirror.upstreams import Repository
     from imagestore.oci import Descriptor, Digest

@@ -18,8 +18,8 @@ from imagestore.mirror.app import SERVER, Handler, MirrorApp
 from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:
-    from imagestore.config import MirrorSettings
     from imagestore.mirror.service import Mirror
+    from imagestore.mirror.settings import MirrorSettings
 
 log = logging.getLogger(__name__)
 

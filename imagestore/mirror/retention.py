@@ -22,15 +22,16 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, ImageStoreError, LeaseNotFoundError, StoreFullError
 from imagestore.mirror.catalogue_values import Reservation
+from imagestore.mirror.settings import MIRROR_PLUGIN
 from imagestore.store import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from imagestore.config import Upstream
     from imagestore.mirror.catalogue import Catalogue
     from imagestore.mirror.catalogue_values import EvictedContent
     from imagestore.mirror.counters import MirrorCounters
+    from imagestore.mirror.settings import Upstream
     from imagestore.oci import Descriptor, Digest
     from imagestore.store import ImageStore, StoreWorkers
 
@@ -83,7 +84,7 @@ class Retention:
         if is_alone:
             self._adjust(store)
             return
-        for upstream in store.config.settings.mirror.upstreams:
+        for upstream in store.config.plugin(MIRROR_PLUGIN).upstreams:
             self._release_evicted(store, upstream)
 
     def forget_others(self, store: ImageStore, served: Collection[str]) -> None:

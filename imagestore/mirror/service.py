@@ -20,6 +20,7 @@ from imagestore.mirror.documents import DocumentSource, named_by, wanted_manifes
 from imagestore.mirror.fetching import BlobFetcher
 from imagestore.mirror.lists import ListSource
 from imagestore.mirror.retention import RESERVED_SECONDS, RecentUses, Retention
+from imagestore.mirror.settings import MIRROR_PLUGIN
 from imagestore.mirror.sharing import SharedWork
 from imagestore.mirror.upstreams import Upstreams
 from imagestore.oci import Kind
@@ -106,7 +107,7 @@ class Mirror:
     def _open_table(self, store: ImageStore) -> None:
         # Other replicas may still serve upstreams that this one's new table lacks.
         if self._backing.is_alone:
-            self._retention.forget_others(store, store.config.settings.mirror.upstreams)
+            self._retention.forget_others(store, store.config.plugin(MIRROR_PLUGIN).upstreams)
         self.upstreams = Upstreams(store.config, str(store.root / STATE_FOLDER))
 
     async def reload(self) -> None:

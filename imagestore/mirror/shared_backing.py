@@ -17,6 +17,7 @@ from imagestore.mirror.catalogue import Catalogue
 from imagestore.mirror.catalogue_sql import TABLES, VERSION
 from imagestore.mirror.local_copies import LocalCopies
 from imagestore.mirror.seen_objects import SeenObjects
+from imagestore.mirror.settings import MIRROR_PLUGIN
 
 if TYPE_CHECKING:
     import asyncio
@@ -53,7 +54,7 @@ def open_shared_backing(
     metadata, content = store.metadata, store.content
     if not isinstance(metadata, PostgresMetadataStore) or not isinstance(content, SharedContentStore):
         raise ConfigError(f"{store.name}: a mirror needs a shared store's own records and content")
-    settings = store.config.settings.mirror
+    settings = store.config.plugin(MIRROR_PLUGIN)
     if settings.bucket is not None and settings.bucket.url.rstrip("/") != content.name:
         raise ConfigError(
             f"mirror: its table names the bucket {settings.bucket.url}, and the store's content is in {content.name}",

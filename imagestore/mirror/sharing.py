@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from imagestore.config import Upstream
+    from imagestore.mirror.settings import Upstream
     from imagestore.store import ImageStore, StoreWorkers
 
 T = TypeVar("T")

@@ -23,13 +23,15 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     RegistryError,
 )
+from imagestore.mirror.settings import MIRROR_PLUGIN
 from imagestore.oci import Reference
 from imagestore.registry import connect, transfer_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from imagestore.config import Config, MirrorSettings, Upstream
+    from imagestore.config import Config
+    from imagestore.mirror.settings import MirrorSettings, Upstream
     from imagestore.registry import RegistryClient
     from imagestore.util.cancel import CancelToken
 
@@ -122,7 +124,7 @@ class Upstreams:
     """
 
     def __init__(self, config: Config, state_folder: str) -> None:
-        self.settings: MirrorSettings = config.settings.mirror
+        self.settings: MirrorSettings = config.plugin(MIRROR_PLUGIN)
         #: The value of ``INSTANCE_HEADER``.
         self.instance = secrets.token_hex(8)
         self._config = config

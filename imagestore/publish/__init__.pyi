@@ -9,5 +9,7 @@ from .model import PublisherStatus as PublisherStatus
 from .model import ReconcileReport as ReconcileReport
 from .owner_lock import PublisherRunningError as PublisherRunningError
 from .publisher import Publisher as Publisher
+from .settings import PUBLISH_PLUGIN as PUBLISH_PLUGIN
+from .settings import PublishSettings as PublishSettings
 from .snapshots import SnapshotLayer as SnapshotLayer
 from .snapshots import SnapshotTarget as SnapshotTarget

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from imagestore.errors import ConfigError
 from imagestore.mirror.listener import Listener
 from imagestore.mirror.service import Mirror
+from imagestore.mirror.settings import MIRROR_PLUGIN
 
 if TYPE_CHECKING:
     from imagestore.store.workers import StoreWorkers
@@ -31,7 +32,7 @@ class ServedMirror:
             StoreError: another mirror has the store, or what it remembers can't be opened.
         """
         with workers.lend() as store:
-            settings = store.config.settings.mirror
+            settings = store.config.plugin(MIRROR_PLUGIN)
         if not settings.upstreams:
             hint = 'add a table [plugins."io.imagestore.mirror.v1".upstreams."docker.io"]'
             raise ConfigError("serve --mirror: the configuration names no upstream to serve", hint=hint)

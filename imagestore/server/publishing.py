@@ -11,6 +11,7 @@ from imagestore.cri.model import FilesystemUsage
 from imagestore.publish.file_systems import ImageFileSystems
 from imagestore.publish.following import PublishFollower
 from imagestore.publish.publisher import Publisher
+from imagestore.publish.settings import PUBLISH_PLUGIN, PublishSettings
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
-    from imagestore.config.model import PublishSettings
     from imagestore.events import Observer
     from imagestore.oci.digest import Digest
     from imagestore.store.workers import StoreWorkers
@@ -45,7 +45,7 @@ class ServedPublisher:
         heard: Callable[[], None] = lambda: None,
     ) -> None:
         with workers.lend() as store:
-            self._table = store.config.settings.publish
+            self._table = store.config.plugin(PUBLISH_PLUGIN)
             self.publisher = Publisher(
                 store,
                 settings.address,
@@ -74,7 +74,7 @@ class ServedPublisher:
         How images are published stays as it was at the start.
         """
         with self._workers.lend() as store:
-            if store.config.settings.publish != self._table:
+            if store.config.plugin(PUBLISH_PLUGIN) != self._table:
                 log.warning("a changed table io.imagestore.publish.v1 counts when the server is started again")
         self.follower.reload()
 

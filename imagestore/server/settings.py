@@ -12,7 +12,7 @@ from imagestore.server.sockets import SocketRights
 from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:
-    from imagestore.config.model import PublishSettings
+    from imagestore.publish import PublishSettings
     from imagestore.server.tracing import Tracing
 
 

@@ -27,7 +27,6 @@ from imagestore.util.sqlite_version import check_sqlite
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from imagestore.config import Config
     from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
 
@@ -74,9 +73,7 @@ class Adapters:
     closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
 
-def open_adapters(
-    place: StorePlace, *, config: Config, clock: Callable[[], float], is_making: bool, is_freeing: bool
-) -> Adapters:
+def open_adapters(place: StorePlace, *, clock: Callable[[], float], is_making: bool, is_freeing: bool) -> Adapters:
     """Open a store's adapters, or take the given ones; the arguments are those of ImageStore.
 
     Raises:
@@ -88,7 +85,7 @@ def open_adapters(
     if is_shared and metadata is None:
         if place.sources:
             raise InvalidInputError("sources: are folders of one machine, which a shared store can't adopt from")
-        return _open_shared(given, content, scope=place.scope, config=config, is_making=is_making)
+        return _open_shared(given, content, scope=place.scope, is_making=is_making)
     # The message doesn't repeat the address: it may have a password.
     if not is_shared and is_foreign_address(given):
         raise InvalidInputError(
@@ -151,7 +148,7 @@ def _keep_found(root: Path, metadata: SqliteMetadataStore) -> list[tuple[int, st
 
 
 def _open_shared(
-    url: str, content: ContentStore | BucketSettings | str | None, *, scope: str, config: Config, is_making: bool
+    url: str, content: ContentStore | BucketSettings | str | None, *, scope: str, is_making: bool
 ) -> Adapters:
     if content is None:
         raise InvalidInputError(
@@ -159,7 +156,7 @@ def _open_shared(
             hint="add content='s3://BUCKET/PREFIX' (--content s3://BUCKET/PREFIX on the command line)",
         )
     # Before any connection is opened.
-    settings = bucket_settings(content, config, os.environ) if isinstance(content, str) else content
+    settings = bucket_settings(content, os.environ) if isinstance(content, str) else content
     from imagestore.content.shared_store import SharedContentStore
 
     try:
@@ -216,17 +213,14 @@ def _place_of(url: str) -> str:
     return f"{parts.netloc.rpartition('@')[2]}{parts.path}?{urlencode(named)}"
 
 
-def bucket_settings(url: str, config: Config, environ: Mapping[str, str]) -> BucketSettings:
-    """Endpoint and region of ``s3://BUCKET/PREFIX``: the configuration's for this mirror bucket, else AWS's variables.
+def bucket_settings(url: str, environ: Mapping[str, str]) -> BucketSettings:
+    """Endpoint and region of ``s3://BUCKET/PREFIX`` from AWS's variables.
 
     Raises:
         InvalidInputError: the URL is none of a bucket.
     """
     if not url.startswith(_BUCKET):
         raise InvalidInputError(f"content {without_login(url)!r}: expected s3://BUCKET or s3://BUCKET/PREFIX")
-    configured = config.settings.mirror.bucket
-    if configured is not None and configured.url.rstrip("/") == url.rstrip("/"):
-        return configured
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
     return BucketSettings(url, endpoint=endpoint, region=region or "us-east-1")

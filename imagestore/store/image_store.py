@@ -120,9 +120,7 @@ class ImageStore:
         self.host = host or platforms.host.detect()
         self.config = config or configuration.default(self.host)
         self._place = StorePlace(root, content, metadata, scope, tuple(Path(source).absolute() for source in sources))
-        adapters = open_adapters(
-            self._place, config=self.config, clock=clock, is_making=is_making, is_freeing=is_freeing
-        )
+        adapters = open_adapters(self._place, clock=clock, is_making=is_making, is_freeing=is_freeing)
         #: This machine's folder; of an embedded store all of it.
         self.root = adapters.folder
         #: The folder, or a shared store's address and scope.

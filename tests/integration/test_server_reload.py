@@ -66,6 +66,28 @@ def test_a_misspelt_member_of_a_guest_platform_is_logged(tmp_path: Path) -> None
         assert "OSVersion" in f"{line['finding']} {line['hint']}"
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--mirror", "127.0.0.1:0"), "io.imagestore.mirror.v1"),
+        ((), "reloaded; runtime handlers: runc"),
+    ],
+    ids=["mirror", "no-mirror"],
+)
+def test_a_mirrors_broken_table_holds_up_the_server_that_has_a_mirror(
+    options: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.toml"
+    table = 'version = 3\n[plugins."io.imagestore.mirror.v1".upstreams."registry.example"]\n'
+    config.write_text(table)
+    with serving(tmp_path / "root", *options, config=config) as server:
+        config.write_text(f'{table}quota = "much"\n')
+        server.send(signal.SIGHUP)
+        assert said in server.hear("READY=1")
+        server.send(signal.SIGHUP)
+        assert said in server.hear("READY=1")
+
+
 def test_a_fifo_as_configuration_holds_up_neither_reload_nor_stop(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(CONFIG.replace("runhcs-wcow-process", "runc"))

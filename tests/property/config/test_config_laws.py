@@ -204,7 +204,7 @@ def test_every_handler_of_an_accepted_file_resolves(document: dict[str, Plain], 
 @given(CONFIGS, HOSTS)
 def test_a_check_has_an_error_exactly_when_loading_is_refused(document: dict[str, Plain], host: Platform) -> None:
     raw = tomli_w.dumps(document).encode()
-    read_config, findings = read(raw, "f", host)
+    read_config, findings = read(raw, "f", host, ())
     assert (read_config is None) is any(finding.severity is config.Severity.ERROR for finding in findings)
 
 

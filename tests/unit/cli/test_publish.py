@@ -319,3 +319,17 @@ def test_the_check_looks_at_the_images_of_the_store(
 def test_without_publishing_the_check_says_nothing_of_it(bare: Commands) -> None:
     assert "kubelet" not in bare("config", "check")
     assert bare.json("config", "check")["kubelet"] is None
+
+
+def test_a_table_that_can_not_be_read_is_refused_by_what_needs_it(
+    tmp_path: Path, here: PublishingNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "broken.toml"
+    config.write_text('version = 3\n[plugins."io.imagestore.publish.v1"]\ncontent = "move"\n')
+    line = ["--root", str(here.store.root), "--config", str(config)]
+    address = here.fake.address
+    listen = f"unix://{tmp_path}/cri.sock"
+    for words in (["publish", "--address", address], ["info"], ["serve", "--listen", listen, "--publish", address]):
+        assert main([*line, *words]) == 9
+        assert f'{config}:3: plugins."io.imagestore.publish.v1".content: expected one of' in capsys.readouterr().err
+    assert main([*line, "images"]) == 0

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import imagestore
 from imagestore.cli.main import main
+from imagestore.config import BucketSettings
 from imagestore.config.hosts import read_hosts
+from imagestore.errors import StoreError
 from tests.support.mirror import mirror_table
 
 if TYPE_CHECKING:
@@ -67,3 +70,43 @@ def test_what_is_refused(configured: list[str], tmp_path: Path, capsys: pytest.C
     assert main([*without, "serve", "--mirror", "nowhere"]) == 2
     assert main([*without, "serve", "--mirror", "127.0.0.1:0"]) != 0
     assert "names no upstream to serve" in capsys.readouterr().err
+
+
+def test_a_table_that_can_not_be_read_is_refused_by_what_needs_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_text(mirror_table(UPSTREAMS, default_upstream='"elsewhere.example"'))
+    line = ["--config", str(path), "--root", str(tmp_path / "root")]
+    said = f'{path}:10: plugins."io.imagestore.mirror.v1".default_upstream: '
+    shared = ["--config", str(path), "--root", "postgresql://db.invalid/images", "--content", "s3://images/store"]
+    for words in (
+        [*line, "serve", "--mirror", "127.0.0.1:0"],
+        [*line, "mirror", "hosts-toml"],
+        [*line, "config", "check"],
+        [*line, "config", "dump"],
+        [*shared, "images"],
+    ):
+        assert main(words) == 9
+        printed = capsys.readouterr()
+        assert said in printed.out + printed.err
+    imagestore.open(tmp_path / "root").close()
+    assert main([*line, "images"]) == 0
+
+
+def test_the_mirrors_table_says_how_the_bucket_of_a_shared_store_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[object] = []
+
+    def opened(*_: object, content: object, **__: object) -> None:
+        given.append(content)
+        raise StoreError("that is enough")
+
+    monkeypatch.setattr("imagestore.store.image_store.ImageStore", opened)
+    path = tmp_path / "mirror.toml"
+    path.write_text(mirror_table(UPSTREAMS, bucket='{ url = "s3://images/store", endpoint = "https://s3.example" }'))
+    for content in ("s3://images/store/", "s3://images/else"):
+        line = ["--config", str(path), "--root", "postgresql://db.invalid/images", "--content", content]
+        assert main([*line, "images"]) == 8
+    assert given == [BucketSettings("s3://images/store", endpoint="https://s3.example"), "s3://images/else"]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from imagestore import Digest, ImageStore
-from imagestore.config import Upstream
 from imagestore.errors import StoreFullError
+from imagestore.mirror import Upstream
 from imagestore.mirror.catalogue import Catalogue
 from imagestore.mirror.catalogue_database import SqliteCatalogueDatabase
 from imagestore.mirror.counters import MirrorCounters

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import imagestore
-from imagestore.config import PublishSettings
+from imagestore.publish import PublishSettings
 from imagestore.server.metrics import Metrics
 from imagestore.server.publishing import ServedPublisher
 from imagestore.store import StoreWorkers

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import imagestore
-from imagestore import BucketSettings, config, platforms
+from imagestore import BucketSettings, platforms
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.metadata.postgres.address import DatabaseAddress, checked_scope
 from imagestore.store.adapters import bucket_settings, machine_folder
@@ -18,38 +18,24 @@ from tests.support.commands import Commands
 
 LINUX = platforms.parse("linux/amd64")
 URL = "postgresql://images:secret@db.example:5433/images"
-TABLE = """
-version = 3
-[plugins."io.imagestore.mirror.v1".bucket]
-url = "s3://images/store"
-endpoint = "https://s3.example"
-"""
 
 
 def test_the_environment_says_how_a_bucket_is_reached() -> None:
-    given = config.default(LINUX)
     environ = {"AWS_ENDPOINT_URL": "https://all.example", "AWS_DEFAULT_REGION": "eu-west-1"}
-    assert bucket_settings("s3://b/x", given, environ) == BucketSettings(
+    assert bucket_settings("s3://b/x", environ) == BucketSettings(
         "s3://b/x", endpoint="https://all.example", region="eu-west-1"
     )
     environ |= {"AWS_ENDPOINT_URL_S3": "https://s3.example", "AWS_REGION": "eu-north-1"}
-    assert bucket_settings("s3://b/x", given, environ) == BucketSettings(
+    assert bucket_settings("s3://b/x", environ) == BucketSettings(
         "s3://b/x", endpoint="https://s3.example", region="eu-north-1"
     )
-    assert bucket_settings("s3://b/x", given, {}) == BucketSettings("s3://b/x")
-
-
-def test_the_configuration_says_it_of_its_own_bucket() -> None:
-    given = config.loads(TABLE, filename="mirror.toml", host=LINUX)
-    environ = {"AWS_ENDPOINT_URL": "https://other.example"}
-    assert bucket_settings("s3://images/store/", given, environ).endpoint == "https://s3.example"
-    assert bucket_settings("s3://images/else", given, environ).endpoint == "https://other.example"
+    assert bucket_settings("s3://b/x", {}) == BucketSettings("s3://b/x")
 
 
 @pytest.mark.parametrize("text", ["", "images/store", "/var/lib/images", "gs://images", "S3://images"])
 def test_what_is_no_bucket_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="s3://BUCKET"):
-        bucket_settings(text, config.default(LINUX), {})
+        bucket_settings(text, {})
 
 
 def test_a_machines_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,104 +1,149 @@
-"""This project's own plugin tables: ``io.imagestore.registry.v1``, ``….mirror.v1`` and ``….publish.v1``.
+"""The mirror's plugin table, ``io.imagestore.mirror.v1``.
 
-The first one says what the operator allows and limits about registries, which has no place in containerd's tables; it
-widens trust or bounds work, so each key is off or at its default unless it is written. The second one is the closed
-table of upstreams that a mirror serves; it dials no other host. What can't be read is an error: a slip must not change
-what is trusted.
+It is the closed table of upstreams that a mirror serves; no other host is dialled. What can't be read is an error: a
+slip must not change what is trusted.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from imagestore.config.findings import Severity, show, show_at
-from imagestore.config.model import BucketSettings, MirrorSettings, PublishSettings, RegistrySettings, Upstream
+from imagestore.config import BucketSettings, Kind, Plugin, Severity, Shape, show
 from imagestore.errors import ImageStoreError, InvalidPlatformError
-from imagestore.oci.reference import Reference
+from imagestore.oci import Reference
 from imagestore.platforms import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
-    from imagestore.config.section import Section
+    from imagestore.config import Section
     from imagestore.platforms import Platform
 
-#: More connections to one host would harm it.
-_MOST_HOST_CONNECTIONS: Final = 64
-_MOST_RANGES: Final = 16
-_NAME: Final = r"(?:[a-z0-9_-]+\.)*[a-z0-9_-]+|\[[0-9a-f:.]+\]"
-_HOST: Final = re.compile(rf"(?:{_NAME})(?::[0-9]{{1,5}})?")
-_HOST_ALONE: Final = re.compile(_NAME)
-_REALM_TRUSTS: Final = ("warn", "strict")
+#: More transfers from one host would harm it.
+_MOST_UPSTREAM_CONNECTIONS: Final = 64
 _MOST_CONNECTIONS: Final = 65536
 _BUCKET: Final = re.compile(r"s3://[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9_-](?:/[!-~]+)?")
-_SOCKET: Final = re.compile(r"(?:unix://)?/[!-~]+")
-_CONTENT_MODES: Final = ("auto", "link", "copy")
-_LEAST_REPAIR_SECONDS: Final = 1.0
 _URL: Final = re.compile(r"https?://[^\s/?#@]+(?:/[^\s?#@]*)?")
+_BUCKET_KEYS: Final = {
+    "url": Kind.TEXT,
+    "endpoint": Kind.TEXT,
+    "public_endpoint": Kind.TEXT,
+    "region": Kind.TEXT,
+    "access_key_file": Kind.TEXT,
+    "secret_key_file": Kind.TEXT,
+    "redirect": Kind.BOOLEAN,
+}
+_UPSTREAM_KEYS: Final = {
+    "endpoints": Kind.TEXTS,
+    "handlers": Kind.TEXTS,
+    "platforms": Kind.TEXTS,
+    "tag_freshness": Kind.TEXT,
+    "immutable_tags": Kind.TEXTS,
+    "serve_stale": Kind.BOOLEAN,
+    "requests_per_second": Kind.INTEGER,
+    "bytes_per_second": Kind.INTEGER,
+    "max_connections": Kind.INTEGER,
+    "quota": Kind.TEXT,
+    "private": Kind.BOOLEAN,
+}
+_KEYS: Final = {
+    "upstreams": Kind.TABLE,
+    "default_upstream": Kind.TEXT,
+    "offline": Kind.BOOLEAN,
+    "catalog": Kind.BOOLEAN,
+    "replicas": Kind.TEXTS,
+    "replica": Kind.TEXT,
+    "replica_ca": Kind.TEXT,
+    "replica_certificate": Kind.TEXT,
+    "replica_key": Kind.TEXT,
+    "certificate": Kind.TEXT,
+    "key": Kind.TEXT,
+    "client_ca": Kind.TEXT,
+    "max_connections": Kind.INTEGER,
+    "answer_timeout": Kind.TEXT,
+    "bucket": Kind.TABLE,
+    "local_quota": Kind.TEXT,
+}
 
 
-def read_registry_plugin(section: Section) -> RegistrySettings:
-    """Read ``io.imagestore.registry.v1``; everything that can't be used becomes a finding."""
-    return RegistrySettings(
-        mirror_credentials=_mirror_credentials(section),
-        foreign_layer_hosts=frozenset(
-            host for host in section.texts("foreign_layer_hosts") if _is_host(section, "foreign_layer_hosts", host)
-        ),
-        trusted_realms=_trusted_realms(section),
-        is_realm_strict=_is_strict(section),
-        bytes_per_second=section.count("bytes_per_second"),
-        parallel_ranges=section.count("parallel_ranges", _MOST_RANGES),
-        connections_per_host=section.count("connections_per_host", _MOST_HOST_CONNECTIONS),
-    )
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """One registry that the mirror serves.
+
+    Attributes:
+        name: its host, as references name it.
+        endpoints: URLs to ask in this order, instead of what is configured for the host.
+        handlers: runtime handlers whose manifests of an index are prefetched.
+        platforms: whose manifests of an index are prefetched.
+        fresh_seconds: how long a tag is served without asking where it leads now.
+        immutable_tags: patterns (``*``, ``?``, ``[…]``) of tags that never move, and so are asked for once.
+        serves_stale: serve stale documents while the upstream can't be asked.
+        requests_per_second: for manifests and blobs; None for no limit.
+        bytes_per_second: fetched in all; None for no limit.
+        max_connections: transfers of blobs at a time.
+        quota_bytes: for its content; None for no limit.
+        is_private: served only to clients that show a certificate of the listener's ``client_ca``.
+    """
+
+    name: str
+    endpoints: tuple[str, ...] = ()
+    handlers: tuple[str, ...] = ()
+    platforms: tuple[str, ...] = ()
+    fresh_seconds: float = 60.0
+    immutable_tags: tuple[str, ...] = ()
+    serves_stale: bool = True
+    requests_per_second: int | None = None
+    bytes_per_second: int | None = None
+    max_connections: int = 8
+    quota_bytes: int | None = None
+    is_private: bool = False
 
 
-def _mirror_credentials(section: Section) -> dict[str, str]:
-    found: dict[str, str] = {}
-    table = section.section("mirror_credentials")
-    for mirror, entry in table.table.items():
-        if not isinstance(entry.value, str):
-            text = f"expected the registry whose credentials the mirror may see, got {show_at(table.path, entry.value)}"
-            table.report(Severity.ERROR, mirror, text, 'write "mirror.example" = "docker.io"')
-        elif _is_host(table, mirror, mirror) and _is_host(table, mirror, entry.value):
-            found[mirror] = entry.value
-    return found
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """What a mirror serves, and to whom.
+
+    Attributes:
+        upstreams: by name.
+        default_upstream: of requests that name none (dockerd's ``registry-mirrors``); empty for none.
+        is_offline: nothing is dialled; only content in the store is served.
+        has_catalog: ``_catalog`` lists the repositories.
+        replicas: URLs of all replicas of this mirror, its own too; each digest has one of them as its owner.
+        replica: this one's URL; empty if there are no others.
+        replica_ca: file with the authority of the other replicas' certificates; empty for the system's.
+        replica_certificate: PEM file shown to the other replicas, which private upstreams need; empty for none.
+        replica_key: PEM file of its key; empty if the certificate's file has it.
+        certificate: PEM file; empty for plain HTTP.
+        key: PEM file of its key; empty if the certificate's file has it.
+        client_ca: PEM file with the authority of clients' certificates; empty if none are asked for.
+        max_connections: of clients at a time.
+        answer_seconds: how long a client waits for upstream's answer; then it is refused, and asks its next host.
+        bucket: that keeps blobs, too, for all replicas; None for none.
+        local_quota_bytes: for this machine's copies of a bucket's content.
+    """
+
+    upstreams: Mapping[str, Upstream] = field(default_factory=dict, hash=False)
+    default_upstream: str = ""
+    is_offline: bool = False
+    has_catalog: bool = False
+    replicas: tuple[str, ...] = ()
+    replica: str = ""
+    replica_ca: str = ""
+    replica_certificate: str = ""
+    replica_key: str = ""
+    certificate: str = ""
+    key: str = ""
+    client_ca: str = ""
+    max_connections: int = 1024
+    answer_seconds: float = 5.0
+    bucket: BucketSettings | None = None
+    local_quota_bytes: int = 10 * 1024**3
 
 
-def _trusted_realms(section: Section) -> frozenset[tuple[str, str]]:
-    found: set[tuple[str, str]] = set()
-    table = section.section("trusted_realms")
-    for registry in table.table:
-        hosts = table.texts(registry)
-        if not hosts:
-            hint = 'write "registry.example" = ["auth.example"]'
-            table.report(Severity.ERROR, registry, "expected a list of hosts of token services", hint)
-        for host in hosts:
-            if all(_is_host(table, registry, name, form=_HOST_ALONE) for name in (registry, host)):
-                found.add((registry.strip("[]"), host.strip("[]")))
-    return frozenset(found)
-
-
-def _is_strict(section: Section) -> bool:
-    text = section.text("realm_trust")
-    if text and text not in _REALM_TRUSTS:
-        expected = " or ".join(show(each) for each in _REALM_TRUSTS)
-        section.report(Severity.ERROR, "realm_trust", f"expected {expected}, got {show(text)}")
-    return text == "strict"
-
-
-def _is_host(section: Section, name: str, text: str, *, form: re.Pattern[str] = _HOST) -> bool:
-    if form.fullmatch(text):
-        return True
-    port = "without a port" if form is _HOST_ALONE else "with its port unless that is the scheme's own"
-    hint = f"write the host alone, in lower case, {port}"
-    section.report(Severity.ERROR, name, f"expected a host, got {show_at((*section.path, name), text)}", hint)
-    return False
-
-
-def read_mirror_plugin(section: Section) -> MirrorSettings:
-    """Read ``io.imagestore.mirror.v1``; everything that can't be used becomes a finding."""
+def _read(section: Section, handlers: Collection[str], host: Platform) -> MirrorSettings:
     default = MirrorSettings()
     upstreams = section.section("upstreams")
     found = {name: _upstream(upstreams, name) for name in upstreams.table if _is_registry_host(upstreams, name)}
@@ -121,29 +166,8 @@ def read_mirror_plugin(section: Section) -> MirrorSettings:
         local_quota_bytes=section.size("local_quota") or default.local_quota_bytes,
     )
     _check(section, upstreams, settings)
+    _check_selections(upstreams, settings, handlers, host)
     return settings
-
-
-def read_publish_plugin(section: Section) -> PublishSettings:
-    """Read ``io.imagestore.publish.v1``; everything that can't be used becomes a finding."""
-    default = PublishSettings()
-    content = section.text("content") or default.content
-    if content not in _CONTENT_MODES:
-        expected = ", ".join(show(each) for each in _CONTENT_MODES)
-        section.report(Severity.ERROR, "content", f"expected one of {expected}, got {show(content)}")
-    namespace = section.text("namespace") or default.namespace
-    if namespace != default.namespace:
-        text = f"expected {show(default.namespace)}, the only namespace in which CRI looks, got {show(namespace)}"
-        section.report(Severity.ERROR, "namespace", text, "leave it out")
-    address = section.text("address")
-    if address and not _SOCKET.fullmatch(address):
-        text = f"expected a unix socket, got {show(address)}"
-        section.report(Severity.ERROR, "address", text, "write unix:///run/containerd/containerd.sock")
-    repair_seconds = section.seconds("repair_interval", default.repair_seconds)
-    if repair_seconds < _LEAST_REPAIR_SECONDS:
-        text = f"expected at least {_LEAST_REPAIR_SECONDS:.0f}s, got {show(section.text('repair_interval'))}"
-        section.report(Severity.ERROR, "repair_interval", text)
-    return PublishSettings(address, namespace, content, repair_seconds)
 
 
 def _bucket(section: Section) -> BucketSettings | None:
@@ -179,7 +203,7 @@ def _upstream(upstreams: Section, name: str) -> Upstream:
         serves_stale=section.flag("serve_stale", default=True),
         requests_per_second=section.count("requests_per_second"),
         bytes_per_second=section.count("bytes_per_second"),
-        max_connections=section.count("max_connections", _MOST_HOST_CONNECTIONS) or default.max_connections,
+        max_connections=section.count("max_connections", _MOST_UPSTREAM_CONNECTIONS) or default.max_connections,
         quota_bytes=section.size("quota"),
         is_private=section.flag("private"),
     )
@@ -201,9 +225,8 @@ def _check(section: Section, upstreams: Section, settings: MirrorSettings) -> No
             upstreams.report(Severity.ERROR, upstream.name, text, "set client_ca, certificate and key")
 
 
-def check_selections(section: Section, settings: MirrorSettings, handlers: Collection[str], host: Platform) -> None:
+def _check_selections(upstreams: Section, settings: MirrorSettings, handlers: Collection[str], host: Platform) -> None:
     """Report an upstream's runtime handlers that don't exist, and platforms that can't be parsed."""
-    upstreams = section.section("upstreams")
     for upstream in settings.upstreams.values():
         for name in upstream.handlers:
             if name not in handlers:
@@ -237,3 +260,11 @@ def _urls(section: Section, name: str) -> tuple[str, ...]:
             hint = "write https://HOST:PORT, without a login"
             section.report(Severity.ERROR, name, f"expected URLs of registries, got {show(text)}", hint)
     return tuple(found)
+
+
+#: The mirror's table.
+MIRROR_PLUGIN: Final = Plugin(
+    "io.imagestore.mirror.v1",
+    Shape(_KEYS, {"upstreams": Shape(each=Shape(_UPSTREAM_KEYS)), "bucket": Shape(_BUCKET_KEYS)}),
+    _read,
+)

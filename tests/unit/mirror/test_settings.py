@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from imagestore import config, platforms
-from imagestore.config.model import BucketSettings, MirrorSettings, Upstream
+from imagestore.config import BucketSettings
 from imagestore.errors import ConfigError
+from imagestore.mirror import MIRROR_PLUGIN, MirrorSettings, Upstream
 
 HOST = platforms.parse("linux/amd64")
 TABLE = '[plugins."io.imagestore.mirror.v1"]\n'
 
 
 def read(text: str) -> MirrorSettings:
-    return config.loads(f"version = 3\n{text}", filename="c.toml", host=HOST).settings.mirror
+    return config.loads(f"version = 3\n{text}", filename="c.toml", host=HOST).plugin(MIRROR_PLUGIN)
 
 
 def test_the_examples_table_can_be_used() -> None:
@@ -142,7 +143,6 @@ def test_what_can_not_be_used_is_refused(text: str, said: str) -> None:
 
 
 def test_unknown_keys_are_kept_and_reported() -> None:
-    loaded = config.loads(
-        'version = 3\n[plugins."io.imagestore.mirror.v1".upstreams."r.example"]\nqouta = "1Gi"', filename="c", host=HOST
-    )
+    text = 'version = 3\n[plugins."io.imagestore.mirror.v1".upstreams."r.example"]\nqouta = "1Gi"'
+    loaded = config.loads(text, filename="c", host=HOST, plugins=[MIRROR_PLUGIN])
     assert any("did you mean quota?" in finding.hint for finding in loaded.findings)
