@@ -78,7 +78,7 @@ class Bucket:
         if found is None:
             raise ConfigError(
                 f"bucket {without_login(settings.url)!r}: expected s3://BUCKET or s3://BUCKET/PREFIX",
-                hint="a bucket's name is of 3 to 255 letters, digits, '.', '-' and '_'",
+                hint="a bucket's name is of 3 to 255 letters, digits, '.', '-' and '_'; no part of a prefix is '..'",
             )
         try:
             import obstore

@@ -35,7 +35,7 @@ _NO_CERTIFICATE: Final = re.compile(r"InvalidCertificate\(\s*(\w+)|invalid peer 
 #: What the library says of a 301 to the bucket's own region.
 _OTHER_REGION: Final = "incorrectly configured region"
 #: What the library says of an answer that isn't S3's, such as a page for people; and of a port that speaks no TLS.
-_NOT_S3: Final = re.compile(r"ETag Header missing|[Ii]nvalid \w+ response|InvalidXml|TooManyRedirects")
+_NOT_S3: Final = re.compile(r"ETag Header missing|non-partial response|[Ii]nvalid \w+ response|TooManyRedirects")
 _NO_TLS: Final = re.compile(r"InvalidContentType|[Cc]orrupt message")
 #: Where AWS' machines have their keys; the library asks there when it has found none.
 _MACHINES_KEYS: Final = ("169.254.169.254", "169.254.170.2")

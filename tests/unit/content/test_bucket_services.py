@@ -193,6 +193,11 @@ TEXTS = {
         "isn't S3's",
         "endpoint",
     ),
+    "Generic S3 error: Received non-partial response when range requested": (
+        ContentUnavailableError,
+        "isn't S3's",
+        "endpoint",
+    ),
     "HTTP error: error sending request\n\nDebug source:\n InvalidMessage(\n InvalidContentType,\n )": (
         ContentUnavailableError,
         "doesn't speak TLS",
@@ -240,6 +245,24 @@ def test_other_names_are_refused_with_what_is_allowed(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Bucket(BucketSettings(f"s3://{name}/prefix"))
     assert "3 to 255" in caught.value.hint
+
+
+@pytest.mark.parametrize("prefix", [".", "..", "a/../b", "a/./b", "a/..", "a//b"])
+def test_a_prefix_without_a_meaning_is_refused(prefix: str) -> None:
+    with pytest.raises(ConfigError, match="expected s3://BUCKET") as caught:
+        Bucket(BucketSettings(f"s3://bucket/{prefix}"))
+    assert "prefix" in caught.value.hint
+
+
+@pytest.mark.parametrize("prefix", ["...", ".a", "a/..b/.c"])
+def test_dots_in_a_prefix_are_taken(prefix: str) -> None:
+    assert Bucket(BucketSettings(f"s3://bucket/{prefix}")).url == f"s3://bucket/{prefix}"
+
+
+@pytest.mark.parametrize("endpoint", ["https://host?a=b", "https://host#a", "https://host:99999", "https://hóst"])
+def test_an_endpoint_with_what_has_no_meaning_there_is_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="an endpoint can't be used"):
+        Bucket(BucketSettings(URL, endpoint=endpoint))
 
 
 def test_a_bundle_of_authorities_that_can_not_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
