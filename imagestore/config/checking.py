@@ -124,7 +124,8 @@ def _shim_findings(config: Config) -> Iterator[Finding]:
         if entry is None or os.path.isabs(handler.runtime_type) or (first and rest):
             continue
         table = entry.value if isinstance(entry.value, dict) else {}
-        if "runtime_path" in table:
+        # The shim's own path does for any name, but there must be one.
+        if handler.runtime_type and "runtime_path" in table:
             continue
         kind = table.get("runtime_type", entry)
         text = (

@@ -15,6 +15,7 @@ import functools
 import logging
 import os
 from datetime import timedelta
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from imagestore.content.api import ContentInfo
@@ -77,7 +78,7 @@ class Bucket:
         if found is None:
             raise ConfigError(
                 f"bucket {without_login(settings.url)!r}: expected s3://BUCKET or s3://BUCKET/PREFIX",
-                hint="a bucket's name is of 3 to 255 letters, digits, '.', '-' and '_'",
+                hint="a bucket's name is of 3 to 255 letters, digits, '.', '-' and '_'; no part of a prefix is '..'",
             )
         try:
             import obstore
@@ -230,6 +231,8 @@ class Bucket:
         except (ContentNotFoundError, PreconditionError, RefusedRequestError) as error:
             if mode != "create" or isinstance(error, NoBucketError):
                 raise
+            if isinstance(error, RefusedRequestError) and error.status == HTTPStatus.CONFLICT:
+                return mode  # perhaps with another one that claims it
             log.info("%s; the service has no conditional writes (If-None-Match)", error)
             return self._try_to_claim(owner, "overwrite")
         return mode
@@ -275,6 +278,7 @@ class Bucket:
                     parts = {"chunk_size": part_bytes(size, _SMALL_BYTES), "max_concurrency": _PARTS}
                     self._obstore.put(self._store, key or blob_key(digest), pieces, **parts)
         except ContentNotFoundError:
+            self._see()
             raise NoBucketError(self.url) from None
 
     def signed(self, digest: Digest, seconds: float, *, key: str = "") -> str:

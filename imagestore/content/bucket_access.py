@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 #: Names of today, and those of older buckets and of other services: underscores, capitals, up to 255 characters.
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9_-]"
+#: One part of a prefix; "." and ".." name nothing.
+_PART: Final = r"(?!\.{1,2}(?:/|$))[!-.0-~]+"
 #: A bucket, and below which prefix.
-URL: Final = re.compile(rf"s3://(?P<bucket>{_NAME})(?:/(?P<prefix>[!-.0-~]+(?:/[!-.0-~]+)*))?/?")
+URL: Final = re.compile(rf"s3://(?P<bucket>{_NAME})(?:/(?P<prefix>{_PART}(?:/{_PART})*))?/?")
 #: Those that may be a part of a host's name; no certificate of AWS is for names with dots.
 _HOST_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
-_ENDPOINT: Final = re.compile(r"https?://[!-~]+")
+_ENDPOINT: Final = re.compile(r"https?://[^\x00- \x7f-\U0010ffff?#]+")
 _CONNECT: Final = timedelta(seconds=5)
 _STALL: Final = timedelta(seconds=30)
 #: A transfer as a whole; the library counts the reading of a body, however slow its reader is.
@@ -40,7 +42,7 @@ _RETRY: Final = timedelta(seconds=10)
 
 
 def is_endpoint(text: str) -> bool:
-    """Whether it is a URL of http or https with a host, and without a login; the library panics at some others."""
+    """Whether it is a URL of http or https with a host, and no more than a path; the library panics at some others."""
     try:
         parts = urlsplit(text)
         is_port = parts.port is None or parts.port > 0

@@ -19,9 +19,13 @@ from imagestore.util.logins import without_logins
 from imagestore.util.text import cut
 
 _STATUS: Final = re.compile(r"status code: ([345][0-9]{2})")
+_CONFLICT: Final = 409
+_DENIED: Final = (401, 403)
+#: Of a service, there is always a code with it.
+_NOT_FOUND: Final = 404
 #: Of the library's many lines; its URLs are left out.
 _REASON: Final = re.compile(
-    r"\b[45]\d\d [A-Z][a-z]+(?: [A-Z][a-z]+){0,3}|[Cc]onnection refused|[Cc]onnection reset|timed out|dns error"
+    r"\b[345]\d\d [A-Z][a-z]+(?: [A-Z][a-z]+){0,3}|[Cc]onnection refused|[Cc]onnection reset|timed out|dns error"
 )
 _CODE: Final = re.compile(r"<Code>\s*([A-Za-z0-9._-]{1,60})\s*</Code>")
 _MESSAGE: Final = re.compile(r"<Message>([^<]{1,1000})</Message>")
@@ -30,6 +34,9 @@ _MOST_SHOWN: Final = 300
 _NO_CERTIFICATE: Final = re.compile(r"InvalidCertificate\(\s*(\w+)|invalid peer certificate: ?(\w+)")
 #: What the library says of a 301 to the bucket's own region.
 _OTHER_REGION: Final = "incorrectly configured region"
+#: What the library says of an answer that isn't S3's, such as a page for people; and of a port that speaks no TLS.
+_NOT_S3: Final = re.compile(r"ETag Header missing|non-partial response|[Ii]nvalid \w+ response|TooManyRedirects")
+_NO_TLS: Final = re.compile(r"InvalidContentType|[Cc]orrupt message")
 #: Where AWS' machines have their keys; the library asks there when it has found none.
 _MACHINES_KEYS: Final = ("169.254.169.254", "169.254.170.2")
 
@@ -38,6 +45,9 @@ _REGION: Final = "set 'region' (AWS_REGION) to the bucket's, and 'endpoint' if i
 _TOKEN: Final = "renew the session token (AWS_SESSION_TOKEN) together with its keys"  # noqa: S105 - no secret
 _KEYS: Final = "look at the access key, and at what it may do in this bucket"
 _LATER: Final = "try again later"
+_ACCOUNT: Final = "look at the account with the service: what it owes, and how much it may use"
+_ARCHIVED: Final = "restore the object, and keep the bucket's lifecycle rules from archiving objects"
+_ENDPOINT: Final = "look whether 'endpoint' is the service's address for programs, and not its console's"
 _AUTHORITY: Final = (
     "if the service has an authority of its own, put that authority's certificate, in PEM, into a file and name it in"
     " AWS_CA_BUNDLE, or with all others in SSL_CERT_FILE"
@@ -53,10 +63,14 @@ _HINTS: Final = {
         (
             *("PermanentRedirect", "TemporaryRedirect", "Redirect", "AuthorizationHeaderMalformed"),
             *("IllegalLocationConstraintException", "InvalidRegion", "InvalidLocationConstraint"),
+            *("IllegalLocationConstraint", "IncorrectEndpoint"),
         ),
         _REGION,
     ),
-    **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"), _TOKEN),
+    **dict.fromkeys(
+        ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired", "TokenCodeInvalidError"),
+        _TOKEN,
+    ),
     **dict.fromkeys(
         (
             *(
@@ -66,13 +80,28 @@ _HINTS: Final = {
                 "InvalidSecurity",
                 "MissingSecurityHeader",
             ),
-            *("AllAccessDisabled", "AccountProblem", "NotSignedUp", "UnauthorizedAccess", "InvalidPayer"),
+            *("AllAccessDisabled", "NotSignedUp", "UnauthorizedAccess", "InvalidPayer", "AuthFailure"),
+            *("MissingAuthenticationToken", "InvalidClientTokenId", "UnrecognizedClientException"),
         ),
         _KEYS,
     ),
-    **dict.fromkeys(("SlowDown", "ServiceUnavailable", "Busy", "RequestTimeout", "InternalError"), _LATER),
+    **dict.fromkeys(
+        (
+            *("AccountProblem", "AccountSuspended", "UserSuspended", "UserDisable", "OverduePayment"),
+            *("PaymentRequired", "cap_exceeded", "DownloadQuotaExceeded"),
+        ),
+        _ACCOUNT,
+    ),
+    **dict.fromkeys(
+        (
+            *("SlowDown", "ServiceUnavailable", "Busy", "RequestTimeout", "InternalError"),
+            *("OperationAborted", "ConditionalRequestConflict"),
+        ),
+        _LATER,
+    ),
+    "InvalidObjectState": _ARCHIVED,
     "InvalidBucketName": "correct the bucket's name",
-    "MethodNotAllowed": "look whether 'endpoint' is the service's address for programs, and not its console's",
+    "MethodNotAllowed": _ENDPOINT,
     "NotImplemented": "the service lacks something that is needed here",
 }
 _FULL: Final = ("QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "StorageQuotaExceeded")
@@ -115,12 +144,16 @@ class BucketErrors:
         if isinstance(error, FileNotFoundError):
             if "NoSuchBucket" in str(error):
                 raise NoBucketError(self._url) from None
+            if "NoSuchUpload" in str(error):  # what it was uploaded to is gone
+                raise self._refused(type(error).__name__, str(error), "NoSuchUpload") from None
             raise ContentNotFoundError(f"{self._what}: is not in {self._url}") from None
         if error is not None and type(error).__module__.startswith("obstore"):
             raise self._translated(type(error).__name__, str(error)) from None
 
     def _translated(self, name: str, text: str) -> ImageStoreError:
-        if name == "AlreadyExistsError":
+        status = _STATUS.search(text)
+        # A conflict with another request isn't that the object is there, whatever the library takes it for.
+        if name == "AlreadyExistsError" and (status is None or int(status[1]) != _CONFLICT):
             return AlreadyExistsError(f"{self._what}: is in {self._url} already")
         found = _CODE.search(text)
         code = found[1] if found else "PermanentRedirect" if _OTHER_REGION in text else ""
@@ -137,7 +170,7 @@ class BucketErrors:
         return self._refused(name, text, code)
 
     def _of_this_machine(self, text: str) -> ImageStoreError | None:
-        """What no service said: a certificate that isn't trusted, or no keys; None for other faults."""
+        """What no service of buckets said: a certificate that isn't trusted, no keys, a page; None for other faults."""
         certificate = _NO_CERTIFICATE.search(text)
         if certificate is not None:
             why = certificate[1] or certificate[2]
@@ -145,21 +178,27 @@ class BucketErrors:
             return PreconditionError(f"{self._what}: the certificate of {self._url} isn't trusted ({why})", hint=hint)
         if any(host in text for host in _MACHINES_KEYS):
             return PreconditionError(f"{self._what}: there are no keys for {self._url}", hint=_NO_KEYS)
+        if _NO_TLS.search(text):
+            hint = "write http:// in 'endpoint' if that service has no https"
+            return ContentUnavailableError(f"{self._what}: what answers for {self._url} doesn't speak TLS", hint=hint)
+        if _NOT_S3.search(text):
+            return ContentUnavailableError(f"{self._what}: the answer for {self._url} isn't S3's", hint=_ENDPOINT)
         return None
 
     def _refused(self, name: str, text: str, code: str) -> ImageStoreError:
-        is_denied = name in {"PermissionDeniedError", "UnauthenticatedError"}
-        hint = _HINTS.get(code, _KEYS if is_denied else "")
+        status, reason = _STATUS.search(text), _REASON.search(text)
+        number = int(status[1]) if status is not None else 0
+        # Of a list the library has no category.
+        is_denied = name in {"PermissionDeniedError", "UnauthenticatedError"} or number in _DENIED
+        hint = _HINTS.get(code, _KEYS if is_denied else _ENDPOINT if number == _NOT_FOUND and not code else "")
         message = _MESSAGE.search(text)
         words = "" if message is None else f": {_printable(message[1])}"
         if is_denied or hint in _REFUSED:
             said = f" ({code}{words})" if code else ""
             refuses = "the credentials" if hint == _KEYS else "the request"
             return PreconditionError(f"{self._what}: {self._url} refuses {refuses}{said}", hint=hint)
-        status, reason = _STATUS.search(text), _REASON.search(text)
         why = f"{code}{words}" if code else reason.group().lower() if reason else name
         if status is not None or code:
-            number = int(status[1]) if status is not None else 0
             shown = f"{reason.group().lower()}, {why}" if reason and code else why
             failure = f"{self._what}: {self._url} can't be asked ({shown})"
             return RefusedRequestError(failure, status=number, code=code, hint=hint)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _HINT: Final = (
     "give Docker's config.json with the logins in auths, or the Secret as 'kubectl get secret NAME -o json' prints it"
 )
+_NO_FORM: Final = "it is no config.json, no .dockercfg and no Secret"
 #: Where a Secret has its content: as text, which goes first, and in base64.
 _PARTS: Final = ("stringData", "data")
 _ENTRY_MEMBERS: Final = ("auth", "username", "password", "identitytoken", "registrytoken")
@@ -43,14 +44,18 @@ def pull_secrets(data: bytes, what: str, *, namespace: str, name: str) -> tuple[
     value = _decoded(data, what)
     forms = list(_forms(value, data, what))
     if not forms:
-        raise ConfigError(f"{what}: has no login: it is no config.json, no .dockercfg and no Secret", hint=_HINT)
+        raise ConfigError(f"{what}: has no login: {_NO_FORM}", hint=_HINT)
     secrets, remarks = [], []
     for kind, content in forms:
         uid = str(Digest.of(data if len(forms) == 1 else content))
         secrets.append(PullSecret(namespace, name, uid, kind, {DATA_KEYS[kind]: content}))
-        found = parse_entries(content, what, is_legacy=kind == DOCKER_CFG)
+        try:
+            found = parse_entries(content, what, is_legacy=kind == DOCKER_CFG)
+        except ConfigError as error:
+            raise ConfigError(str(error), hint=_HINT) from None
         if not any(each.password or each.identity_token or each.registry_token for each in found.values()):
-            remarks.append("has no login in it; kubelets ask no credential helpers")
+            where = "at its top" if kind == DOCKER_CFG else "in auths"
+            remarks.append(f"has no login {where}; kubelets ask no credential helpers")
     return secrets, remarks
 
 
@@ -70,8 +75,6 @@ def _decoded(data: bytes, what: str) -> Any:
 def _forms(value: Any, data: bytes, what: str) -> Iterator[tuple[str, bytes]]:
     """Type of a Secret and content, of each that is there."""
     if not isinstance(value, dict):
-        # The reader of the usual form says what is wrong.
-        yield DOCKER_CONFIG_JSON, data
         return
     if "kind" in value and not isinstance(member(value, "auths"), dict):
         for each in _objects(value):

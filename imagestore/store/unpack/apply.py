@@ -302,7 +302,8 @@ class LayerApplier:
 
     def _leave_out(self, named: Parts) -> None:
         self._leave()
-        place = self._place(named)
+        # Folders above are there as if it had been made: other names may lead through them.
+        place = self._tree.place(named)
         self._tree.remove(place)
         self._left_out[joined(place)] = _LEFT_OUT
         self.unpacked.leave_out(joined(named), "a device, which only root can make")

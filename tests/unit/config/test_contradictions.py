@@ -301,7 +301,8 @@ def test_the_usual_handler_is_judged_as_every_other_one(os_name: str, architectu
         ("runtime_type = 'runsc'", "runtimes.mine.runtime_type: no shim has the name 'runsc': containerd starts"),
         ("runtime_type = 'io.containerd.runsc.v1'", ""),
         ("runtime_type = '/opt/containerd-shim-x'", ""),
-        ("runtime_path = '/opt/containerd-shim-x'", ""),
+        ("runtime_path = '/opt/containerd-shim-x'", "runtimes.mine: has no runtime_type: containerd starts"),
+        ("runtime_path = '/opt/containerd-shim-x'\nruntime_type = 'x'", ""),
     ],
 )
 def test_a_handler_for_which_no_shim_is_found_is_told(version: int, member: str, text: str) -> None:

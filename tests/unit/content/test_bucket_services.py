@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,6 +105,14 @@ CODES: dict[str, tuple[int, type[ImageStoreError], str]] = {
     "QuotaExceeded": (400, StoreFullError, ""),
     "NoSuchBucket": (404, NoBucketError, "make it"),
     "Odd.Thing-1": (400, RefusedRequestError, ""),
+    "Odd.Thing-2": (403, PreconditionError, "look at the access key"),
+    "InvalidClientTokenId": (403, PreconditionError, "look at the access key"),
+    "TokenCodeInvalidError": (400, PreconditionError, "session token"),
+    "IncorrectEndpoint": (400, RefusedRequestError, "region"),
+    "OverduePayment": (403, PreconditionError, "account"),
+    "InvalidObjectState": (403, PreconditionError, "lifecycle"),
+    "OperationAborted": (409, RefusedRequestError, "try again"),
+    "NoSuchUpload": (404, RefusedRequestError, ""),
 }
 
 
@@ -131,6 +140,29 @@ def test_the_answer_to_a_head_says_nothing_so_another_one_is_asked_for() -> None
             bucket.has_object("blobs/a")
 
 
+@pytest.mark.parametrize("code", ["OperationAborted", "NoSuchUpload", "ConditionalRequestConflict"])
+def test_an_upload_that_ended_otherwise_is_not_taken_for_one_that_is_there(code: str) -> None:
+    from imagestore.oci import Digest
+    from imagestore.util.cancel import CancelToken
+
+    status = 404 if code == "NoSuchUpload" else 409
+    with serving(S3Service(lambda method, *_: (status, code) if method == "PUT" else None)) as service:
+        bucket = bucket_of(service)
+        with pytest.raises(RefusedRequestError, match=code):
+            bucket.put(Digest.of(b"x"), 1, io.BytesIO(b"x"), cancel=CancelToken())
+
+
+def test_a_place_that_is_no_service_of_buckets_is_not_taken_for_a_bucket_that_is_missing() -> None:
+    from imagestore.oci import Digest
+    from imagestore.util.cancel import CancelToken
+
+    with serving(S3Service(lambda *_: (404, ""))) as service:
+        bucket = bucket_of(service)
+        with pytest.raises(RefusedRequestError, match="404 not found") as caught:
+            bucket.put(Digest.of(b"x"), 1, io.BytesIO(b"x"), cancel=CancelToken())
+    assert "endpoint" in caught.value.hint
+
+
 class _LibraryError(Exception):
     """As the library's own, with many lines."""
 
@@ -151,6 +183,27 @@ TEXTS = {
         "can't be asked (PermanentRedirect)",
         "region",
     ),
+    "Generic S3 error: Got invalid list response: ill-formed document: start tag not closed: `</html>` not found": (
+        ContentUnavailableError,
+        "isn't S3's",
+        "endpoint",
+    ),
+    "Unable to extract metadata from headers: ETag Header missing from response": (
+        ContentUnavailableError,
+        "isn't S3's",
+        "endpoint",
+    ),
+    "Generic S3 error: Received non-partial response when range requested": (
+        ContentUnavailableError,
+        "isn't S3's",
+        "endpoint",
+    ),
+    "HTTP error: error sending request\n\nDebug source:\n InvalidMessage(\n InvalidContentType,\n )": (
+        ContentUnavailableError,
+        "doesn't speak TLS",
+        "http://",
+    ),
+    "Server returned non-2xx status code: 304 Not Modified: ": (RefusedRequestError, "(304 not modified)", ""),
     "HTTP error: Connection refused\nhttp://10.0.0.1": (ContentUnavailableError, "(connection refused)", ""),
     "<Code>Evil</Code><Message>a\x1b[31m https://user:word@host</Message>": (
         RefusedRequestError,
@@ -192,6 +245,24 @@ def test_other_names_are_refused_with_what_is_allowed(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Bucket(BucketSettings(f"s3://{name}/prefix"))
     assert "3 to 255" in caught.value.hint
+
+
+@pytest.mark.parametrize("prefix", [".", "..", "a/../b", "a/./b", "a/..", "a//b"])
+def test_a_prefix_without_a_meaning_is_refused(prefix: str) -> None:
+    with pytest.raises(ConfigError, match="expected s3://BUCKET") as caught:
+        Bucket(BucketSettings(f"s3://bucket/{prefix}"))
+    assert "prefix" in caught.value.hint
+
+
+@pytest.mark.parametrize("prefix", ["...", ".a", "a/..b/.c"])
+def test_dots_in_a_prefix_are_taken(prefix: str) -> None:
+    assert Bucket(BucketSettings(f"s3://bucket/{prefix}")).url == f"s3://bucket/{prefix}"
+
+
+@pytest.mark.parametrize("endpoint", ["https://host?a=b", "https://host#a", "https://host:99999", "https://hóst"])
+def test_an_endpoint_with_what_has_no_meaning_there_is_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="an endpoint can't be used"):
+        Bucket(BucketSettings(URL, endpoint=endpoint))
 
 
 def test_a_bundle_of_authorities_that_can_not_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

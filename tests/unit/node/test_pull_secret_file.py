@@ -66,7 +66,12 @@ def test_all_secrets_of_a_list_are_taken() -> None:
 def test_a_file_without_a_login_is_told(value: object) -> None:
     users, remarks = read(value)
     assert set(users) <= {""}
-    assert remarks == ["has no login in it; kubelets ask no credential helpers"]
+    assert remarks == ["has no login in auths; kubelets ask no credential helpers"]
+
+
+def test_a_secret_of_one_type_with_content_of_the_other_is_told() -> None:
+    swapped = {**JSON_SECRET, "data": {".dockerconfigjson": CFG_SECRET["data"][".dockercfg"]}}
+    assert read(swapped) == ([], ["has no login in auths; kubelets ask no credential helpers"])
 
 
 REFUSED: Mapping[str, tuple[object, str]] = {
@@ -81,9 +86,14 @@ REFUSED: Mapping[str, tuple[object, str]] = {
         {**JSON_SECRET, "data": {".dockerconfigjson": base64.b64encode(b"CANARY").decode()}},
         "error occurred while trying to unmarshal json",
     ),
-    "text": ("CANARY", "error occurred while trying to unmarshal json"),
-    "broken YAML": ("kind: Secret\nCANARY: [", "error occurred while trying to unmarshal json"),
-    "a list": ([CONFIG], "error occurred while trying to unmarshal json"),
+    "text": ("CANARY", "it is no config.json, no .dockercfg and no Secret"),
+    "base64 of a config.json": (
+        base64.b64encode(json.dumps({"auths": {HOST: {"auth": PAIR}}}).encode()).decode(),
+        "it is no config.json, no .dockercfg and no Secret",
+    ),
+    "broken YAML": ("kind: Secret\nCANARY: [", "it is no config.json, no .dockercfg and no Secret"),
+    "a list": ([CONFIG], "it is no config.json, no .dockercfg and no Secret"),
+    "null": (None, "it is no config.json, no .dockercfg and no Secret"),
     "an empty list": ({"kind": "List", "items": []}, "it is no config.json, no .dockercfg and no Secret"),
 }
 
@@ -94,5 +104,6 @@ def test_other_forms_are_refused_and_nothing_of_them_is_shown(form: str) -> None
     with pytest.raises(ConfigError) as caught:
         read(value)
     assert words in str(caught.value)
+    assert "kubectl get secret" in caught.value.hint
     assert "CANARY" not in f"{caught.value!r} {caught.value.hint}"
     assert PAIR not in str(caught.value)

@@ -206,7 +206,7 @@ def test_owners_devices_and_attributes_are_made_by_root(tmp_path: Path) -> None:
 def test_without_root_devices_are_left_out_and_reported(tmp_path: Path) -> None:
     device = entry("dev/null", tarfile.CHRTYPE, devmajor=1, devminor=3)
     report = unpacked(tmp_path, made(device, entry("a", uid=1234, data=b"1")), is_rootless=True)
-    assert listed(tmp_path / "root") == {"a": "1"}
+    assert listed(tmp_path / "root") == {"a": "1", "dev": "folder"}
     assert report.left_out == ("dev/null: a device, which only root can make",)
     assert os.stat(tmp_path / "root/a").st_uid == os.geteuid()
 
@@ -222,8 +222,9 @@ DEVICE = entry("dev/x", tarfile.CHRTYPE, devmajor=1, devminor=3)
         [made(folder("dev"), DEVICE), made(hard_link("dev/y", "/dev/x"))],
         [made(folder("dev"), entry("dev/y", data=b"1")), made(DEVICE), made(hard_link("dev/y", "dev/x"))],
         [made(folder("dev"), link("devices", "dev"), DEVICE, hard_link("devices/y", "devices/x"))],
+        [made(link("devices", "dev"), DEVICE, hard_link("dev/y", "devices/x"))],
     ],
-    ids=["no folder", "one layer", "two layers", "in the place of a file", "through a link"],
+    ids=["no folder", "one layer", "two layers", "in the place of a file", "through a link", "link to no folder"],
 )
 def test_other_names_of_what_was_left_out_are_left_out(tmp_path: Path, layers: list[Layer]) -> None:
     report = unpacked(tmp_path, *layers, is_rootless=True)
@@ -235,7 +236,7 @@ def test_a_name_of_a_name_of_what_was_left_out_is_left_out(tmp_path: Path) -> No
     upper = made(hard_link("z", "dev/y"), entry("file", data=b"1"))
     report = unpacked(tmp_path, made(DEVICE, hard_link("dev/y", "dev/x")), upper, is_rootless=True)
     assert report.left_out_count == 3
-    assert listed(tmp_path / "root") == {"file": "1"}
+    assert listed(tmp_path / "root") == {"dev": "folder", "file": "1"}
 
 
 def test_what_came_in_the_place_of_a_device_counts(tmp_path: Path) -> None:
