@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from imagestore.errors import ConfigError, InvalidInputError
-from imagestore.oci.reference import Reference
+from imagestore.oci import Reference
 from imagestore.util.durations import Duration
 from imagestore.util.endpoint import Endpoint, split_scheme
 from imagestore.util.logins import without_login
