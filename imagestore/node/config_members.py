@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from imagestore.errors import ConfigError, InvalidInputError
+from imagestore.oci import Reference
 from imagestore.util.durations import Duration
 from imagestore.util.endpoint import Endpoint, split_scheme
 from imagestore.util.logins import without_login
@@ -119,6 +120,16 @@ class Members:
             endpoint_url(text)
         except ConfigError as error:
             raise ConfigError(f"{self.at(name)}: {error}" if name in self else str(error), hint=error.hint) from error
+        return text
+
+    def reference(self, name: str) -> str | None:
+        """An image's name; an empty text counts as not given."""
+        text = self.text(name)
+        try:
+            if text is not None:
+                Reference.parse(text)
+        except InvalidInputError as error:
+            raise ConfigError(f"{self.at(name)}: {error}", hint=error.hint) from error
         return text
 
     def _path_of(self, name: str) -> str:

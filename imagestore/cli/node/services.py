@@ -17,7 +17,7 @@ from imagestore.cli.exit_codes import ExitStatus, needed, report, warn
 from imagestore.cli.node.settings import settings_of
 from imagestore.cli.options import GivenPath, all_of, output_option
 from imagestore.cri.model import ContainerImage
-from imagestore.errors import ImageNotFoundError, ImageStoreError, UnsupportedError
+from imagestore.errors import ConfigError, ImageNotFoundError, ImageStoreError, UnsupportedError
 from imagestore.node.config_members import socket_path as path_of
 from imagestore.node.edged.config import load
 from imagestore.node.edged.settings import DOCKER, STALL_LIMIT
@@ -200,6 +200,11 @@ def connected(app: App, choice: ServiceChoice, in_use: Sequence[str] = ()) -> It
     edged = None if choice.edged is None else load(choice.edged)
     warn(str(choice.edged), () if edged is None else edged.warnings)
     settings = settings_of(choice.kubelet_config, choice.feature_gates, edged=edged, edged_file=choice.edged)
+    if edged is not None:
+        try:
+            edged.check_services()
+        except ConfigError as error:
+            raise ConfigError(f"{choice.edged}: {error}", hint=error.hint) from error
     found = _open(app, choice, edged, settings, in_use)
     with contextlib.closing(found.service):
         yield found

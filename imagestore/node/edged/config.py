@@ -24,11 +24,13 @@ from imagestore.node.edged.proposal import is_proposal, resolve_proposal
 from imagestore.node.edged.settings import (
     DOCKER,
     DOCKER_ENDPOINT,
+    FLAGS_OF_ENDPOINTS,
     REMOTE,
     STALL_LIMIT,
     EdgedSettings,
     Origin,
     checked_type,
+    places_of_services,
 )
 from imagestore.node.kubelet_config import DEFAULT_RUNTIME_ENDPOINT, KubeletImageSettings, unknown_members
 from imagestore.util.durations import NANOSECONDS, Duration
@@ -49,11 +51,6 @@ _ALPHA1_SANDBOX: Final = {
 }
 _ALPHA1_MEMORY: Final = 7_852_396_000
 _ALPHA2_SANDBOX: Final = "kubeedge/pause:3.6"
-#: Among the flags of 1.12 and 1.13.
-_FORMER_ENDPOINTS: Final = {
-    "containerRuntimeEndpoint": "remoteRuntimeEndpoint",
-    "imageServiceEndpoint": "remoteImageEndpoint",
-}
 #: Defaults that differ from the kubelet's, or that a kubelet derives from other values.
 _ALPHA2_DEFAULTS: Final = {"nodeStatusMaxImages": 0, "serializeImagePulls": True}
 
@@ -135,11 +132,15 @@ def _alpha1(given: Members) -> EdgedSettings:
         image_endpoint=given.endpoint("remoteImageEndpoint", image or _DOCKERSHIM),
         docker_endpoint=given.text("dockerAddress") or DOCKER_ENDPOINT,
         request_timeout=timeout,
-        sandbox_image=given.text("podSandboxImage") or _ALPHA1_SANDBOX.get(platform.machine(), "kubeedge/pause:3.1"),
+        sandbox_image=given.reference("podSandboxImage")
+        or _ALPHA1_SANDBOX.get(platform.machine(), "kubeedge/pause:3.1"),
         memory_bytes=or_default(memory, _ALPHA1_MEMORY),
         stall_limit=positive(Duration(or_default(deadline, 60) * NANOSECONDS), given.at("imagePullProgressDeadline")),
         kubelet=kubelet,
-        places={f"{name}Percent": given.at(name) for name in ("imageGCHighThreshold", "imageGCLowThreshold")},
+        places={
+            **{f"{name}Percent": given.at(name) for name in ("imageGCHighThreshold", "imageGCLowThreshold")},
+            **places_of_services(given, "dockerAddress"),
+        },
         origins={name: _origin(given, name) for name in (*names, *more)},
         warnings=tuple(warnings),
     )
@@ -184,10 +185,13 @@ def _alpha2(given: Members) -> EdgedSettings:
         image_endpoint=_endpoint(kubelet.image_service_endpoint, "imageServiceEndpoint", given),
         docker_endpoint=given.text("dockerEndpoint") or DOCKER_ENDPOINT,
         request_timeout=kubelet.runtime_request_timeout,
-        sandbox_image=given.text("podSandboxImage") or _ALPHA2_SANDBOX,
+        sandbox_image=given.reference("podSandboxImage") or _ALPHA2_SANDBOX,
         stall_limit=positive(deadline, given.at("imagePullProgressDeadline")),
         kubelet=kubelet,
-        places={name: config.at(name) for name in given.mapping(CONFIG)},
+        places={
+            **places_of_services(given, "dockerEndpoint"),
+            **{name: config.at(name) for name in given.mapping(CONFIG)},
+        },
         origins={
             "containerRuntime": _origin(given, "containerRuntime"),
             "dockerEndpoint": _origin(given, "dockerEndpoint"),
@@ -217,4 +221,4 @@ def _origin(given: Members, name: str) -> Origin:
 def _endpoint(text: str, name: str, given: Members) -> str:
     """An endpoint of v1alpha2, whichever of two members gave it."""
     config = given.below(CONFIG)
-    return config.endpoint(name, text) if name in config else given.endpoint(_FORMER_ENDPOINTS[name], text)
+    return config.endpoint(name, text) if name in config else given.endpoint(FLAGS_OF_ENDPOINTS[name], text)

@@ -19,6 +19,7 @@ from imagestore.node.edged.settings import (
     EdgedSettings,
     Origin,
     checked_type,
+    places_of_services,
 )
 from imagestore.node.kubelet_config import KubeletImageSettings
 from imagestore.util.durations import NANOSECONDS, Duration
@@ -61,7 +62,7 @@ def resolve_proposal(value: Mapping[str, object]) -> EdgedSettings:
     given = Members(_named(value, spelling), "", spelling)
     kind = checked_type(given, "runtimeType", DOCKER)
     runtime, image = given.text("remoteRuntimeEndpoint"), given.text("remoteImageEndpoint")
-    timeout, sandbox = _timeout(given), given.text("podSandboxImage")
+    timeout, sandbox = _timeout(given), given.reference("podSandboxImage")
     memory = given.long_integer("memoryCapacity")
     if timeout is not None:
         positive(timeout, given.at("runtimeRequestTimeout"))
@@ -86,6 +87,7 @@ def resolve_proposal(value: Mapping[str, object]) -> EdgedSettings:
         sandbox_image=sandbox or (_SANDBOX_IMAGE if is_remote else ""),
         kubelet=KubeletImageSettings(runtime_request_timeout=timeout or _TIMEOUT),
         memory_bytes=memory if memory is not None else (_MEMORY_BYTES if is_remote else None),
+        places=places_of_services(given, "dockerAddress"),
         origins=_origins(
             {
                 "runtimeType": given.text("runtimeType"),

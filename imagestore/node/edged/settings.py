@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import UnsupportedRuntimeTypeError
+from imagestore.errors import ConfigError, UnsupportedRuntimeTypeError
+from imagestore.node.config_members import socket_path
 from imagestore.node.kubelet_config import KubeletImageSettings
 from imagestore.util.durations import NANOSECONDS, Duration
 
@@ -21,6 +22,12 @@ REMOTE: Final = "remote"
 #: A pull without progress for this long is cancelled (``imagePullProgressDeadline``).
 STALL_LIMIT: Final = Duration(60 * NANOSECONDS)
 DOCKER_ENDPOINT: Final = "unix:///var/run/docker.sock"
+#: What edged calls the kubelet's members for endpoints.
+FLAGS_OF_ENDPOINTS: Final = {
+    "containerRuntimeEndpoint": "remoteRuntimeEndpoint",
+    "imageServiceEndpoint": "remoteImageEndpoint",
+}
+_DOCKER_MEMBER: Final = "dockerEndpoint"
 
 
 class Origin(enum.StrEnum):
@@ -47,7 +54,7 @@ class EdgedSettings:
         memory_bytes: capacity that the node reports; None if not set.
         stall_limit: a pull without progress for this long is cancelled.
         kubelet: settings of the kubelet that edged embeds.
-        places: paths in the file by the kubelet's names of members.
+        places: paths in the file by the kubelet's names of members, and ``dockerEndpoint``.
         origins: origin of each value by its name in the file.
         warnings: about the file.
     """
@@ -70,6 +77,31 @@ class EdgedSettings:
         """A fault of the kubelet's settings, with the members that it names as the file has them."""
         named = [place for name, place in self.places.items() if re.search(rf"\b{re.escape(name)}\b", fault)]
         return f"{fault} ({', '.join(named)})" if named else fault
+
+    def check_services(self) -> None:
+        """Check that clients can use the endpoints of the runtime type.
+
+        Raises:
+            ConfigError: one can't be used; it is named as in the file.
+        """
+        used = {
+            "containerRuntimeEndpoint": self.runtime_endpoint,
+            "imageServiceEndpoint": self.image_endpoint or self.runtime_endpoint,
+        }
+        for name, text in ({_DOCKER_MEMBER: self.docker_endpoint} if self.runtime_type == DOCKER else used).items():
+            try:
+                socket_path(text)
+            except ConfigError as error:
+                raise ConfigError(f"{self.places.get(name, name)}: {error}", hint=error.hint) from error
+
+
+def places_of_services(given: Members, docker: str) -> dict[str, str]:
+    """Places of the members that name services.
+
+    Args:
+        docker: the member for the Docker Engine.
+    """
+    return {**{name: given.at(flag) for name, flag in FLAGS_OF_ENDPOINTS.items()}, _DOCKER_MEMBER: given.at(docker)}
 
 
 def checked_type(given: Members, name: str, default: str) -> str:

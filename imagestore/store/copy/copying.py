@@ -112,14 +112,15 @@ class CopyWork:
         """The image in a form for its destination: that of a docker-archive has no digest to keep, all others have."""
         is_registry = destination.kind is LocationKind.REGISTRY
         is_saved = origin.is_archive and found.referrers is None
-        is_stored = origin.kind is LocationKind.STORE and is_registry and not self.options.has_referrers
+        # Imported, or exported again: it has the digest that was made at the import.
+        is_kept = origin.kind is not LocationKind.REGISTRY and is_registry and not self.options.has_referrers
         is_bound = is_registry and Reference.parse(destination.name).digest is not None
-        made = made_manifest(found) if is_saved or is_stored else None
+        made = made_manifest(found) if is_saved or is_kept else None
         if made is None or is_bound or destination.kind is LocationKind.DOCKER_ARCHIVE:
             yield found
             return
         with compressed(found, made, self.scratch, is_oci=not is_registry, cancel=self.cancel) as opened:
-            if is_stored and opened is not found:
+            if not is_saved and opened is not found:
                 told = f"{opened.image.target.digest}, not {found.image.target.digest}"
                 self.observer(
                     Noticed(f"a docker-archive's plain layers are sent compressed, so the digest there is {told}")

@@ -325,6 +325,18 @@ FAULTS = {
         EDGE_1_0 + "    runtimeType: docker\n",
         "edged.runtimeType: runtimeType is given twice, the other time as edged.runtime-type",
     ),
+    "1.0: a sandbox image": (
+        EDGE_1_0.replace("kubeedge/pause:3.1", "'::x'"),
+        "edged.podsandbox-image: reference '::x'",
+    ),
+    "alpha1: a sandbox image": (
+        alpha("v1alpha1", "PodSandboxImage: '::x'"),
+        "Modules.Edged.PodSandboxImage: reference '::x'",
+    ),
+    "alpha2: a sandbox image": (
+        alpha("v1alpha2", "podSandboxImage: '::x'"),
+        "Modules.Edged.podSandboxImage: reference '::x'",
+    ),
     "alpha1: an endpoint": (
         alpha("v1alpha1", "RemoteRuntimeEndpoint: 'http://x'"),
         "Modules.Edged.RemoteRuntimeEndpoint: endpoint 'http://x'",
@@ -359,6 +371,34 @@ def test_errors_name_the_file_and_the_member_as_written(tmp_path: Path, fault: s
     with pytest.raises(ConfigError) as caught:
         loaded(tmp_path, text)
     assert str(caught.value).startswith(f"{tmp_path}/edge.yaml: {words}")
+
+
+#: What edged takes, and no client here can use.
+USELESS = {
+    EDGE_1_0.replace("unix:///run/i.sock", "tcp://h:1"): "edged.remote-image-endpoint: endpoint 'tcp://h:1'",
+    "edged: {runtime-type: docker, docker-address: 'tcp://h:1'}": "edged.docker-address: endpoint 'tcp://h:1'",
+    alpha(
+        "v1alpha1", "RuntimeType: remote, remoteruntimeendpoint: 'tcp://h:1'"
+    ): "Modules.Edged.remoteruntimeendpoint: ",
+    alpha("v1alpha1", "DockerAddress: 'tcp://h:1'"): "Modules.Edged.DockerAddress: endpoint",
+    alpha("v1alpha2", "remoteImageEndpoint: 'npipe://./x'"): "Modules.Edged.remoteImageEndpoint: endpoint",
+    alpha("v1alpha2", "tailoredKubeletConfig: {imageServiceEndpoint: 'tcp://h:1'}"): (
+        "Modules.Edged.tailoredKubeletConfig.imageServiceEndpoint: endpoint"
+    ),
+    alpha("v1alpha2", "containerRuntime: docker, dockerEndpoint: 'tcp://h:1'"): "Modules.Edged.dockerEndpoint: ",
+}
+
+
+@pytest.mark.parametrize("text", USELESS)
+def test_an_endpoint_that_no_client_can_use_is_named_as_written(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, text).check_services()
+    assert str(caught.value).startswith(USELESS[text])
+
+
+def test_usual_endpoints_and_those_that_are_not_used_are_no_fault(tmp_path: Path) -> None:
+    loaded(tmp_path, EDGE_1_0).check_services()
+    loaded(tmp_path, alpha("v1alpha2", "dockerEndpoint: 'tcp://h:1'")).check_services()
 
 
 @pytest.mark.parametrize(

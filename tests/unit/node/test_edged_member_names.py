@@ -237,3 +237,13 @@ def test_commands_refuse_another_kind_and_say_what_is_passed_over(
     path.write_bytes(ALPHA2.replace(b"podSandboxImage", b"podSandboxImagee"))
     assert main(["node", "edged-config", str(path)]) == 0
     assert f"warning: modules.edged.podSandboxImagee: {PASSED_OVER}; did you mean pod" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["gc", "--dry-run"], ["ensure", "x.example/a:1"]])
+def test_commands_name_the_file_of_an_endpoint_that_they_can_not_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    path = tmp_path / "edge.yaml"
+    path.write_text("edged: {runtime-type: remote, remote-image-endpoint: 'tcp://h:1'}")
+    assert main(["--root", str(tmp_path / "store"), "node", *command, "--edged", str(path)]) == 9
+    assert f"imagestore: {path}: edged.remote-image-endpoint: endpoint 'tcp://h:1'" in capsys.readouterr().err

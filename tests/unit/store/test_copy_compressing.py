@@ -107,6 +107,18 @@ def test_an_imported_one_is_sent_so_too(tmp_path: Path) -> None:
     assert f"the digest there is {report.target.digest}, not {image.target.digest}" in " ".join(map(str, events))
 
 
+def test_an_imported_one_that_was_exported_is_sent_so_too(tmp_path: Path) -> None:
+    registry, events = Registry(), list[Event]()
+    exported = tmp_path / "exported.tar"
+    with opened(tmp_path / "root", registry) as store:
+        (image,) = store.import_images(archive(tmp_path), options=ImportOptions(("kata",))).images
+        store.export_images([str(image.id)], exported)
+        report = store.copy(f"oci-archive:{exported}", NAME, options=KATA, observer=events.append)
+        direct = store.copy(f"docker-archive:{archive(tmp_path)}", NAME, options=KATA)
+    assert report.target == direct.target != image.target
+    assert f"the digest there is {report.target.digest}, not {image.target.digest}" in " ".join(map(str, events))
+
+
 @pytest.mark.parametrize("form", ["oci", "oci-archive"])
 def test_a_layout_gets_types_of_its_own(tmp_path: Path, form: str) -> None:
     place = f"{form}:{tmp_path / 'out'}"
