@@ -13,17 +13,66 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.util.file_calls import allocate
+from imagestore.util.file_calls import allocate, nameless_file, sync_file_system
 from imagestore.util.files import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import IO
 
 #: Enough for SQLite's log of some thousand removals.
 BALLAST_BYTES: Final = 512 * 1024
+
+
+#: More than a commit writes into the mapped index of SQLite's log.
+_PROBED: Final = bytes(16 * 1024)
+
+
+class SpaceProbe:
+    """Tries whether a disk takes anything, which a quota only shows to who writes.
+
+    SQLite writes the index of its log through a mapping. Where the disk takes nothing, that ends the process by a
+    signal (SIGBUS) instead of an error; file systems that never overwrite, such as btrfs, need space for it each time.
+    """
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._file: IO[bytes] | None = None
+
+    def open(self, path: Path) -> None:
+        """Make a file without a name next to ``path``; where that isn't possible, nothing is tried."""
+        with contextlib.suppress(OSError):
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self._path, self._file = path, nameless_file(folder)
+            finally:
+                os.close(folder)
+            weakref.finalize(self, self._file.close)
+
+    def check(self) -> None:
+        """Write something, and take it back.
+
+        Raises:
+            OSError: the disk, or a quota, has no room for it; with the path.
+        """
+        if self._file is None or self._path is None:
+            return
+        try:
+            os.pwrite(self._file.fileno(), _PROBED, 0)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.fspath(self._path)) from error
+        finally:
+            os.ftruncate(self._file.fileno(), 0)
+
+    def close(self) -> None:
+        """Close its file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +123,12 @@ class Ballast:
             os.unlink(self.path)
         except OSError:
             return False
+        with contextlib.suppress(OSError):
+            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                sync_file_system(folder)  # btrfs gives the space back with its next transaction
+            finally:
+                os.close(folder)
         return True
 
     def _has_less_than(self, size: int) -> bool:

@@ -3,7 +3,7 @@
 Write-ahead log, full sync. Every read-then-write begins with BEGIN IMMEDIATE: a plain BEGIN that later writes fails at
 once when another process wrote in between. One connection serves all threads of a process, one call at a time; calls
 take microseconds. Reads of the whole store have a connection and a snapshot of their own, so no writer waits for them.
-Long work that writes does so in batches and yields between them (see ``fairness``).
+Long work writes in batches and yields between them (see ``fairness``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from imagestore.metadata.sqlite.failures import Translated, closed
 from imagestore.metadata.sqlite.fairness import WriteQueue, use_log
 from imagestore.metadata.sqlite.opening import LOG_PAGES, DatabaseAccess, Opened, bring_up, checkpoint, connect, tune
 from imagestore.metadata.sqlite.verified import VerifiedNote
-from imagestore.util.disk_reserve import Ballast
+from imagestore.util.disk_reserve import Ballast, SpaceProbe
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ class Database:
     Attributes:
         ballast: space for removals on a full disk.
         access: whether the file can be written.
-        opened: which file this is, and which process opened it.
-        verified: whether its indexes are known to be whole.
+        opened, verified: which file this is, and by which process; whether its indexes are known to be whole.
         changes: numbers changes of records.
         copies: of this database.
 
@@ -74,6 +73,7 @@ class Database:
         self.path = path
         self.clock = clock
         self.ballast = Ballast(path.with_name("ballast"))
+        self._space = SpaceProbe()
         self.access = DatabaseAccess(path)
         self.opened = Opened(path)
         self.verified = VerifiedNote(path)
@@ -128,11 +128,11 @@ class Database:
                     schema.refuse_foreign(self._connection, self.path)
                     schema.refuse_older(self._connection, self.path)
                 else:
+                    self._space.open(self.path)
                     self._prepare(on_making)
                 self.opened.note()
             except BaseException:
-                self._own.close()
-                self.verified.close()
+                self._end()
                 raise
             # A store that isn't closed explicitly is closed when it is garbage-collected, at the latest at exit.
             weakref.finalize(self, self._own.close)
@@ -163,8 +163,12 @@ class Database:
             if not self._is_closed:
                 self._note_change()
             self._is_closed = True
-            self._own.close()
-            self.verified.close()
+            self._end()
+
+    def _end(self) -> None:
+        self._own.close()
+        self._space.close()
+        self.verified.close()
 
     def keep_copy(self, *, at_once: bool) -> None:
         """Make a copy if it is due; see the port."""
@@ -262,10 +266,7 @@ class Database:
     def reading_apart(
         self, *, before: Callable[[sqlite3.Connection], None] | None = None
     ) -> Iterator[sqlite3.Connection]:
-        """A snapshot for reads of the whole store, that blocks neither threads nor processes.
-
-        ``before`` is called with the connection before the snapshot is taken.
-        """
+        """A snapshot for reads of the whole store, that blocks nobody; ``before`` is called before it is taken."""
         self.opened.check_process()
         if self.is_writing():  # uncommitted changes of this thread are visible only here
             if before is not None:
@@ -318,6 +319,7 @@ class Database:
                     self._check_still_ours(db)
                 yield db
                 if self._depth == 1:
+                    self._space.check()
                     reach("database-commit")
                     db.execute("COMMIT")
                     reach("database-committed")
@@ -355,14 +357,12 @@ class Database:
     def removing(self) -> Iterator[sqlite3.Connection]:
         """A write transaction that frees more than it takes."""
         with self.freeing(), self.writing() as db:
+            self._space.check()  # not only at the commit, which may be an outer one's
             yield db
 
     @contextlib.contextmanager
     def relaxed(self, *, log_pages: int = LOG_PAGES) -> Iterator[sqlite3.Connection]:
-        """A write transaction that isn't synced by itself; inside another one a part of it.
-
-        Its commit checkpoints a log of so many pages; 0: never.
-        """
+        """As writing(), but not synced by itself; its commit checkpoints a log of so many pages, 0: never."""
         self.opened.check_process()
         with self._locked():
             if self._depth:

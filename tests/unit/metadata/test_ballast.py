@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -124,6 +125,23 @@ def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(Database, "_prepare", prepared)
     return path
+
+
+def test_a_quota_is_met_before_sqlite_writes_through_its_mapping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There it would end the process. A removal inside another transaction gives the space up too."""
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", Mock(side_effect=OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))))
+            with pytest.raises(StoreFullError, match=f"{tmp_path}/metadata.db"):
+                store.leases.create("lease", lifetime_seconds=60)
+            assert (tmp_path / "ballast").exists()
+            with pytest.raises(StoreFullError), store.exclusive():
+                store.leases.delete("lease")
+            assert not (tmp_path / "ballast").exists()
+        assert list(store.leases.find()) == []
+        store.leases.create("lease", lifetime_seconds=60)
 
 
 def test_who_only_reads_leaves_it_and_reads(full: Path) -> None:
