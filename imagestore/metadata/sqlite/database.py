@@ -128,8 +128,8 @@ class Database:
                     schema.refuse_foreign(self._connection, self.path)
                     schema.refuse_older(self._connection, self.path)
                 else:
-                    self._space.open(self.path)
                     self._prepare(on_making)
+                    self._space.open(self.path)  # last: the log's files need the inodes that were kept back
                 self.opened.note()
             except BaseException:
                 self._end()
