@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TextIO
 
+from imagestore.cli.render import is_terminal
 from imagestore.events import (
     BlobAdvanced,
     BlobDone,
@@ -75,9 +76,9 @@ class Bars:
 
     def __enter__(self) -> Self:
         if self._is_live:
-            # What others write meanwhile, such as a warning, would stand in the middle of the rows.
-            beside = self._stack.enter_context(contextlib.redirect_stderr(_Beside(self.print)))
-            self._stack.callback(beside.flush)
+            # Else a warning of another part of the program would stand in the middle of the rows.
+            lines = self._stack.enter_context(contextlib.redirect_stderr(_WholeLines(self.print)))
+            self._stack.callback(lines.flush)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -152,7 +153,7 @@ class Bars:
         self._height = len(lines)
 
     def _shown(self, most: int) -> list[_Row]:
-        """The rows that there is room for, beside the one of all; those that are done make room first."""
+        """The rows that there is room for below the total; those that are done make room first."""
         rows = list(self._rows.values())
         surplus = len(rows) - max(most - 1, 0)
         if surplus > 0:
@@ -180,7 +181,7 @@ class Bars:
         return lines
 
 
-class _Beside(io.TextIOBase):
+class _WholeLines(io.TextIOBase):
     """Takes the place of a stream, and passes whole lines on."""
 
     def __init__(self, print_lines: Callable[[str], None]) -> None:
@@ -200,11 +201,6 @@ class _Beside(io.TextIOBase):
         """See io.TextIOBase: a line that was begun is ended."""
         if self._begun:
             self.write("\n")
-
-
-def is_terminal(stream: TextIO) -> bool:
-    """Whether rows can be drawn in place."""
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _terminal_size(stream: TextIO) -> tuple[int, int]:

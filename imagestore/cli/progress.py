@@ -8,8 +8,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.cli.bars import Bars, is_terminal
-from imagestore.cli.render import printable, size
+from imagestore.cli.render import is_terminal, printable, size
 from imagestore.events import (
     BlobAwaited,
     BlobDone,
@@ -42,6 +41,8 @@ def observer(style: str) -> Iterator[Observer]:
     if style == "auto":
         style = "bar" if is_terminal(sys.stderr) else "plain"
     if style == "bar":
+        from imagestore.cli.bars import Bars
+
         with Bars(sentence, _label) as bars:
             yield bars
     else:

@@ -7,6 +7,7 @@ written in ASCII.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ from imagestore.util.text import size as size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import TextIO
 
     from imagestore.config import Finding
 
@@ -81,6 +83,11 @@ def print_findings(findings: Iterable[Finding]) -> None:
         print(f"{each.severity.value}: {printable(str(each))}")
         if each.hint:
             print(f"  hint: {printable(each.hint)}")
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether rows can be drawn in place."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 class StandardError:

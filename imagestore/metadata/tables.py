@@ -33,7 +33,7 @@ class Tables(Protocol):
         """Reads that see one state."""
 
     def reading_whole(self) -> AbstractContextManager[Statements]:
-        """Reads of whole tables, that see one state and hold up nobody."""
+        """Reads of whole tables, that see one state and hold up no other caller."""
 
     def writing(self) -> AbstractContextManager[Statements]:
         """A transaction."""

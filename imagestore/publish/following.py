@@ -212,7 +212,7 @@ class PublishFollower:
         has_changed = self._images_changed.is_set() or number != self._number or number is None
         has_compared = is_full or is_second or has_changed
         if has_compared:
-            # Before it begins: what happens meanwhile asks for another one.
+            # Before the comparison: a change during it asks for another one.
             self._images_changed.clear()
             self._must_compare.clear()
             self._publisher.begin_reconcile(is_full=is_full)

@@ -75,7 +75,7 @@ def sync_file_system(descriptor: int) -> None:
 
 
 def nameless_file(folder: int) -> IO[bytes]:
-    """A new, unbuffered file in an open folder, in which nobody finds it.
+    """A new, unbuffered file without a name, on the file system of an open folder.
 
     Raises:
         OSError: it can't be made.

@@ -107,7 +107,7 @@ class FileLock:
 
 
 def is_taken(path: Path | str) -> bool:
-    """Whether somebody has the FileLock of a path now; nothing is made.
+    """Whether the FileLock of a path is taken now; nothing is made.
 
     The look itself has a share of the lock for an instant, so who must have it tries twice.
     """

@@ -8,7 +8,7 @@ import sys
 
 
 def try_lock(descriptor: int) -> bool:
-    """Take a lock that nobody else has (flock(2)); whether that was possible.
+    """Take an exclusive lock (flock(2)); whether that was possible.
 
     Raises:
         OSError: the file system has no locks; ENOTSUP on Windows.

@@ -13,7 +13,7 @@ import grimp
 import imagestore
 
 TOP = Path(imagestore.__file__).parent
-#: The rooms of ARCHITECTURE.md, and what stands beside them.
+#: The rooms of ARCHITECTURE.md, and what else stands in the package.
 ROOMS = {
     *("cli", "config", "containerd", "content", "cri", "metadata", "node", "oci", "platforms", "registry"),
     *("mirror", "protos", "publish", "resources", "server", "store", "testing", "util"),

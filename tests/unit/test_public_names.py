@@ -8,45 +8,21 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
 import pytest
 
 import imagestore
-from imagestore import (
-    config,
-    content,
-    cri,
-    errors,
-    metadata,
-    mirror,
-    node,
-    oci,
-    platforms,
-    publish,
-    registry,
-    resources,
-    store,
-    testing,
-)
+from imagestore import config, errors, platforms
 
-PACKAGES = (
-    imagestore,
-    config,
-    content,
-    cri,
-    metadata,
-    mirror,
-    node,
-    oci,
-    platforms,
-    publish,
-    registry,
-    resources,
-    store,
-    testing,
-)
+TOP = Path(imagestore.__file__).parent
+#: The packages that have a face.
+PACKAGES = [
+    importlib.import_module(".".join(("imagestore", *path.parent.relative_to(TOP).parts)))
+    for path in sorted(TOP.rglob("__init__.pyi"))
+]
 #: Modules that need an extra, or that are programs.
 NOT_IMPORTED = ("__main__", "_pb2", "_pb2_grpc")
 

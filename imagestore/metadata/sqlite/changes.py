@@ -165,7 +165,7 @@ class ChangeLog:
         db.execute("UPDATE counter SET value = max(value, ?) WHERE name = 'generation'", (highest,))
 
     def is_copy(self, db: sqlite3.Connection) -> bool:
-        """Whether this database is a backup or a copy that nobody has opened as a store yet."""
+        """Whether this database is a backup or a copy that was not opened as a store yet."""
         return db.execute("SELECT 1 FROM counter WHERE name = ?", (COPIED,)).fetchone() is not None
 
     def number(self, db: sqlite3.Connection) -> None:

@@ -10,7 +10,6 @@ before the schema was migrated (``metadata-17.schema-6.db``), and the one whose 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import re
@@ -24,6 +23,7 @@ from imagestore.metadata.sqlite.failures import Translated
 from imagestore.util.failpoint import reach
 from imagestore.util.file_locks import flock_alone
 from imagestore.util.files import sync_directory
+from imagestore.util.try_lock import try_lock, unlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ class DatabaseCopy:
     Attributes:
         number: of the last change in it.
         path: its file.
-        kind: why it is kept beside the newest two; empty for those.
+        kind: why it is kept, if it isn't one of the newest two.
     """
 
     number: int
@@ -98,7 +98,7 @@ class DatabaseCopies:
         return at_once or abs(self._clock() - newest / 1e9) >= AGE_SECONDS
 
     def keep(self, snapshot: Callable[[], AbstractContextManager[sqlite3.Connection]], *, at_once: bool) -> bool:
-        """Make a copy if it is due, and nobody else makes one; where that isn't possible, the log says so.
+        """Make a copy if it is due, and no other process makes one; where that isn't possible, the log says so.
 
         Args:
             snapshot: a connection of its own, in a transaction.
@@ -144,19 +144,14 @@ class DatabaseCopies:
         try:
             yield self._lock(descriptor, is_waiting=is_waiting)
         finally:
-            # A child forked since then shares the open folder, and would keep the lock.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            unlock(descriptor)
             os.close(descriptor)
 
     def _lock(self, descriptor: int, *, is_waiting: bool) -> bool:
         if is_waiting:
             flock_alone(descriptor, self.folder)
             return True
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return try_lock(descriptor)
 
     def _make(
         self, snapshot: Callable[[], AbstractContextManager[sqlite3.Connection]], *, is_migrating: bool = False

@@ -140,7 +140,7 @@ class Database:
     def _prepare(self, on_making: Callable[[], None] | None) -> None:
         db = self._connection
         schema.refuse_foreign(db, self.path)
-        # Before anything is written, and not beside another program's database.
+        # Before anything is written, and not next to another program's database.
         self.verified.open()
         use_log(db)
         tune(db)
@@ -266,7 +266,7 @@ class Database:
     def reading_apart(
         self, *, before: Callable[[sqlite3.Connection], None] | None = None
     ) -> Iterator[sqlite3.Connection]:
-        """A snapshot for reads of the whole store, that blocks nobody; ``before`` is called before it is taken."""
+        """A snapshot for reads of the whole store, without any lock; ``before`` is called before it is taken."""
         self.opened.check_process()
         if self.is_writing():  # uncommitted changes of this thread are visible only here
             if before is not None:

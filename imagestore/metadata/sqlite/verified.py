@@ -2,7 +2,7 @@
 
 ``verified`` next to the database names the file that was checked. It counts as long as only stores write that file:
 each open store holds a shared flock on the note, and the last one that closes the database notes its size and time of
-change. A database that nobody has open, and that isn't as it was closed, is checked again: after a crash, or when
+change. A database that no process has open, and that isn't as it was closed, is checked again: after a crash, or when
 something else wrote to it; so is another file in its place.
 """
 
