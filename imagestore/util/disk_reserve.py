@@ -26,25 +26,32 @@ if TYPE_CHECKING:
 
 #: Enough for SQLite's log of some thousand removals.
 BALLAST_BYTES: Final = 512 * 1024
-
-
 #: More than a commit writes into the mapped index of SQLite's log.
 _PROBED: Final = bytes(16 * 1024)
+#: File systems that write each changed page to a new place.
+_NEVER_OVERWRITING: Final = frozenset({"btrfs", "bcachefs", "zfs"})
 
 
 class SpaceProbe:
     """Tries whether a disk takes anything, which a quota only shows to who writes.
 
-    SQLite writes the index of its log through a mapping. Where the disk takes nothing, that ends the process by a
-    signal (SIGBUS) instead of an error; file systems that never overwrite, such as btrfs, need space for it each time.
+    SQLite writes the index of its log through a mapping. File systems that never overwrite need space for that each
+    time, and where they have none, it ends the process by a signal (SIGBUS) instead of an error. On others nothing is
+    tried: SQLite gets its space there before it maps it.
+
+    Args:
+        file_system: what kind it is, as in /proc/mounts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, file_system: str) -> None:
+        self._is_needed = file_system in _NEVER_OVERWRITING
         self._path: Path | None = None
         self._file: IO[bytes] | None = None
 
     def open(self, path: Path) -> None:
         """Make a file without a name next to ``path``; where that isn't possible, nothing is tried."""
+        if not self._is_needed:
+            return
         with contextlib.suppress(OSError):
             folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

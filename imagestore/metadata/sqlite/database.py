@@ -69,11 +69,11 @@ class Database:
         file_system: Callable[[Path], str],
         is_rebuilding: bool,
     ) -> None:
-        location.refuse_network(path, file_system(path.parent))
+        location.refuse_network(path, kind := file_system(path.parent))
         self.path = path
         self.clock = clock
         self.ballast = Ballast(path.with_name("ballast"))
-        self._space = SpaceProbe()
+        self._space = SpaceProbe(kind)
         self.access = DatabaseAccess(path)
         self.opened = Opened(path)
         self.verified = VerifiedNote(path)

@@ -131,7 +131,8 @@ def test_a_quota_is_met_before_sqlite_writes_through_its_mapping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There it would end the process. A removal inside another transaction gives the space up too."""
-    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+    database = tmp_path / "metadata.db"
+    with contextlib.closing(SqliteMetadataStore(database, file_system=lambda _: "btrfs")) as store:
         with monkeypatch.context() as patch:
             patch.setattr(os, "pwrite", Mock(side_effect=OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))))
             with pytest.raises(StoreFullError, match=f"{tmp_path}/metadata.db"):
