@@ -183,9 +183,7 @@ class Publication:
         """
         chains, place = documents.chains, (documents.descriptor.digest, snapshotter)
         if place not in self._heights:
-            # Top down: the first chain that is there keeps all below it.
-            there = (height for height in range(len(chains), 0, -1) if target.has(chains[height - 1]))
-            self._heights[place] = next(there, 0)
+            self._heights[place] = _height(target, chains)
         for height in range(self._heights[place], len(chains) if upto is None else upto):
             self.cancel.check()
             with self._context.slots:
@@ -291,6 +289,15 @@ class Publication:
     def _brought(self, layer: SnapshotLayer, way: ContentWay) -> None:
         self.ways[way] += layer.blob.size
         self._verified.add(layer.blob.digest)
+
+
+def _height(target: SnapshotTarget, chains: Sequence[str]) -> int:
+    """How many layers are unpacked."""
+    # All others stand on the lowest, so of a new image this is the only question.
+    if not chains or not target.has(chains[0]):
+        return 0
+    # Top down: the first chain that is there keeps all below it.
+    return next(height for height in range(len(chains), 0, -1) if height == 1 or target.has(chains[height - 1]))
 
 
 def _repositories(wanted: WantedImage, manifest: Descriptor) -> list[Reference]:

@@ -69,6 +69,16 @@ def test_with_nothing_to_do_only_lists_are_asked_for(
     assert fake.faults.calls == {"Images/List": 1, "ImageService/ListImages": 1, "Snapshots/List": 2}
 
 
+def test_of_a_new_image_only_the_lowest_snapshot_is_asked_for(
+    here: PublishingNode, publisher: Publisher, fake: FakeContainerd
+) -> None:
+    here.pull(APP)
+    publisher.reconcile()
+    assert fake.faults.calls["Diff/Apply"] == 3
+    assert fake.faults.calls["Leases/AddResource"] == 1
+    assert fake.faults.calls["Snapshots/Stat"] == 1
+
+
 def test_the_second_handler_of_a_manifest_brings_no_layer(
     here: PublishingNode, publisher: Publisher, fake: FakeContainerd
 ) -> None:
