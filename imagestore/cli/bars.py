@@ -205,9 +205,10 @@ class _WholeLines(io.TextIOBase):
 
 def _terminal_size(stream: TextIO) -> tuple[int, int]:
     try:
-        return os.get_terminal_size(stream.fileno())
+        columns, lines = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
-        return 80, 24
+        columns = lines = 0
+    return columns or 80, lines or 24  # zero where the terminal doesn't say it
 
 
 def _bar(part: int, whole: int) -> str:

@@ -66,7 +66,8 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
 
 def _summaries(app: App, name: str | None, handler: str | None) -> list[ImageSummary]:
     """The lines of the table; without conditions straight from the database, without store and configuration."""
-    if name is None and handler is None and not app.is_shared:
+    # A bucket or a scope is refused where the store is opened.
+    if name is None and handler is None and not (app.is_shared or app.content or app.scope):
         if app.given_config is not None and not os.access(app.given_config, os.R_OK):
             _ = app.config  # raises with the reason
         found = read_summaries(app.root / "metadata.db")

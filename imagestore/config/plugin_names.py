@@ -114,6 +114,8 @@ def _newer(name: str, version: int, what: str) -> str:
     return show(full_name(name))
 
 
+#: The CRI plugin's names, and the version that each came with.
+_GENERATIONS: Final = {"cri": 1, CRI_PLUGIN: 2, RUNTIME_PLUGIN: 3, IMAGES_PLUGIN: 3}
 _RUNTIME: Final = ("plugins", RUNTIME_PLUGIN)
 _IMAGES: Final = ("plugins", IMAGES_PLUGIN)
 _SERVER: Final = ("plugins", CRI_PLUGIN)
@@ -139,8 +141,11 @@ def generation(path: Path, version: int) -> int:
     >>> generation(("plugins", "cri", "containerd"), 1), generation(("plugins", "io.containerd.cri.v1.images"), 2)
     (1, 3)
     """
-    plugin = path[1] if len(path) > 1 and path[0] == "plugins" else ""
-    return {"cri": 1, CRI_PLUGIN: 2, RUNTIME_PLUGIN: 3, IMAGES_PLUGIN: 3}.get(plugin, version)
+    return _GENERATIONS.get(_plugin_of(path), version)
+
+
+def _plugin_of(path: Path) -> str:
+    return path[1] if len(path) > 1 and path[0] == "plugins" else ""
 
 
 def place_of(name: str, here: Path, version: int) -> Path:
@@ -156,6 +161,9 @@ def place_of(name: str, here: Path, version: int) -> Path:
     >>> place_of("runtimes", ("plugins", "cri"), 1)
     ('plugins', 'cri', 'containerd', 'runtimes')
     """
+    plugin = _plugin_of(here)
+    if plugin and plugin not in _GENERATIONS:  # another plugin's keys have other meanings
+        return ()
     version = generation(here, version)
     for table, keys in (*_around(here), *_TABLES):
         key = next((each for each in keys if each.lower() == name.lower()), "")

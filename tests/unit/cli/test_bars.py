@@ -102,7 +102,13 @@ def test_no_line_is_as_wide_as_the_terminal_and_no_drawing_as_high(
     assert not any("[" in line for line in lines)
 
 
-@pytest.mark.parametrize("height", [0, 1, 2])
+def test_a_terminal_that_does_not_say_its_size_has_80_by_24(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = drawn(monkeypatch, pull, columns=0, height=0)
+    assert len(lines) == 7
+    assert 60 <= max(map(len, lines)) < 80
+
+
+@pytest.mark.parametrize("height", [1, 2])
 def test_a_terminal_that_has_room_for_one_row_shows_the_total(monkeypatch: pytest.MonkeyPatch, height: int) -> None:
     lines = drawn(monkeypatch, pull, height=height)
     assert [line.split()[0] for line in lines] == ["note:", "total"]

@@ -157,3 +157,13 @@ def test_folders_without_content_are_no_store_that_lost_its_database(line: Line)
     (line.root / "content" / "blobs" / "sha256" / ("0" * 64)).touch()
     line("images", status=8)
     assert "check --rebuild" in line.error
+
+
+@pytest.mark.parametrize("options", [["--scope", "team"], ["--content", "s3://bucket/images"]])
+@pytest.mark.parametrize("words", [["images"], ["images", "-q"], ["df"]])
+def test_what_belongs_to_a_shared_store_is_refused_for_a_folder(
+    line: Line, options: list[str], words: list[str]
+) -> None:
+    line("gc")
+    line(*options, *words, status=2)
+    assert "a scope and a bucket belong to a store at postgresql://" in line.error

@@ -72,6 +72,10 @@ def test_a_key_that_is_known_nowhere_has_no_place() -> None:
     assert place_of("mystery", ("plugins", "cri"), 1) == ()
 
 
+def test_keys_of_another_plugin_belong_nowhere_else() -> None:
+    assert place_of("containerd", ("plugins", "io.imagestore.publish.v1"), 2) == ()
+
+
 @pytest.mark.parametrize(
     ("line", "section"),
     [
