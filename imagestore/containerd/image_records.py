@@ -6,7 +6,7 @@ Image names are unique in a namespace, so a record's image is called:
     another handler's       <reference>@<handler>   target: the manifest that this handler's sandbox runs
 
 No reference ends like the second one: after an ``@`` it has a digest. A label names the handler. Labels with our prefix
-are read-only for clients. See docs/decisions/0016.
+are read-only for clients. See docs/decisions/0006.
 
 An image that a client creates in the store's own namespace (``ctr -n k8s.io``) becomes a record, which CRI shows, if
 its name is a canonical reference and its content for the default handler's platform is complete. containerd's CRI

@@ -1,7 +1,7 @@
 """``runtime.v1.ImageService`` over the store.
 
 The runtime handler selects the record (KEP-4216). An unknown handler is refused with INVALID_ARGUMENT before any
-request or change; for an empty one the store's rules for calls without a handler apply (docs/decisions/0007). Every
+request or change; for an empty one the store's rules for calls without a handler apply (docs/decisions/0004). Every
 image in an answer has its handler in ``spec.runtime_handler``.
 """
 

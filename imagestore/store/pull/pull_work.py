@@ -248,7 +248,7 @@ class ResolvedPull:
                 )
 
     def _bring(self, choice: Choice, fetcher: Fetcher) -> Choice:
-        """Fetch everything, the config in parallel with the layers (docs/decisions/0036)."""
+        """Fetch everything, the config in parallel with the layers (docs/decisions/0010)."""
         documents, config, layers = self._documents, choice.manifest.config, choice.manifest.layers
 
         def _complete(raw: bytes | None) -> None:

@@ -1,4 +1,4 @@
-"""Deletes what a failed pull or import brought, unless a retry could use it (docs/decisions/0006)."""
+"""Deletes what a failed pull or import brought, unless a retry could use it (docs/decisions/0008)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Formats are USTAR and PAX (POSIX.1-2001, pax) and GNU tar's, sparse files in all four forms. What readers read
 differently is refused; where this reader has to choose, it does what Go's ``archive/tar`` does, since containerd reads
-layers with that. ``docs/decisions/0047`` says why the standard library's reader isn't used.
+layers with that. ``docs/decisions/0012`` says why the standard library's reader isn't used.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ def test_pictures_need_nothing_of_other_servers(files: dict[str, str]) -> None:
 
 
 def test_links_of_root_files_lead_to_pages() -> None:
-    text = "[a](docs/decisions/0015-turns.md) [b](CHANGELOG.md#x) [c](Makefile) [d](https://example.org) [e](#f)"
-    assert with_links(text) == ("[a](decisions/0015-turns.md) [b](changelog.md#x) c [d](https://example.org) [e](#f)")
+    text = "[a](docs/decisions/0007-waiting-writers-first.md) [b](CHANGELOG.md#x) [c](Makefile) [d](https://example.org) [e](#f)"
+    assert with_links(text) == ("[a](decisions/0007-waiting-writers-first.md) [b](changelog.md#x) c [d](https://example.org) [e](#f)")
 
 
 def test_docstrings_become_markdown() -> None:

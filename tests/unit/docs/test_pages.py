@@ -43,6 +43,8 @@ NO_TASK: Final = {"glossary.md", "mirror/how-it-works.md", "reference/metrics.md
 #: Languages of blocks that a session runs.
 EXECUTED: Final = {"console", "python", "pycon", "sql"}
 MOST_WORDS: Final = 60
+MOST_DECISIONS: Final = 15
+MOST_WORDS_OF_A_DECISION: Final = 250
 #: PostgreSQL's and its library's.
 SERVERS_WORDS: Final = (
     "too many clients already",
@@ -132,6 +134,16 @@ def test_contributing_leads_to_folders_that_exist() -> None:
     named = re.findall(r"`((?:imagestore|tests|docs)/[\w/]*)`", text)
     assert len(named) > 20
     assert [name for name in named if not (TOP / name).is_dir()] == []
+
+
+def test_decisions_are_few_and_short_and_name_modules_that_exist() -> None:
+    decisions = sorted((DOCS / "decisions").glob("0*.md"))
+    assert len(decisions) <= MOST_DECISIONS
+    for path in decisions:
+        text = path.read_text().rpartition("---\n")[2]
+        assert len(text.split()) <= MOST_WORDS_OF_A_DECISION, path.name
+        for name in re.findall(r"`([a-z_/]+\.py|[a-z_]+/[a-z_/]+/)`", text):
+            assert (TOP / name).exists() or (TOP / "imagestore" / name).exists(), f"{path.name}: {name}"
 
 
 def test_each_promise_of_the_threat_model_names_its_tests() -> None:

@@ -1,4 +1,4 @@
-"""How long one batch of the sweep holds those who want to write (docs/decisions/0015)."""
+"""How long one batch of the sweep holds those who want to write (docs/decisions/0007)."""
 
 from __future__ import annotations
 
