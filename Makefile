@@ -27,7 +27,7 @@ help:
 	@echo "make demo-node    one reference, two pods that run different programs, in Debian's containerd; needs root"
 	@echo "make demo-growth  two mirror replicas, five nodes, one registry; says how many bytes are saved"
 	@echo "make docs         the documentation site, into build/site; a dead link or an unresolved name is an error"
-	@echo "make reference    make the pages, man pages, schemas and pictures anew that come from the code"
+	@echo "make reference    make the schemas, tables and pictures anew that come from the code"
 	@echo "make test         lint, types, floors, unit and property tests"
 	@echo "make integration  the same against real servers on loopback (installs Debian packages that are missing)"
 	@echo "make crash        kill processes at work on one store, and on a shared one with its database and gateway"
@@ -57,15 +57,15 @@ demo-growth: $(VENV)/ready
 
 # Without --quiet, which hides warnings from --strict too.
 docs: $(VENV)/ready
-	$(BIN)/python -m docs._tools.root_pages
+	$(BIN)/python -m docs._tools.site_pages
 	$(BIN)/mkdocs build --strict
 
 reference: $(VENV)/ready
 	$(BIN)/python -m docs._tools
 
 lint: $(VENV)/ready
-	$(BIN)/ruff check imagestore tests benchmarks examples fixtures docs
-	$(BIN)/ruff format --check imagestore tests benchmarks examples fixtures docs
+	$(BIN)/ruff check imagestore tests benchmarks examples fixtures docs hatch_build.py
+	$(BIN)/ruff format --check imagestore tests benchmarks examples fixtures docs hatch_build.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m tests.inner_imports
 

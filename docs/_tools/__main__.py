@@ -1,6 +1,7 @@
-"""Writes the parts of the documentation that are made: ``python -m docs._tools``, which ``make reference`` runs.
+"""Writes what is made and committed of the documentation: ``python -m docs._tools``, which ``make reference`` runs.
 
-Pages of the command line, man pages, JSON Schemas, tables of exit statuses and metrics, pictures of real output.
+JSON Schemas, tables of exit statuses and metrics, pictures of real output. Pages of the command line are made with
+the site (``site_pages``), man pages with the wheel (``man_pages``).
 """
 
 from __future__ import annotations
@@ -9,21 +10,19 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from docs._tools.cli_pages import cli_pages
-from docs._tools.man_pages import man_pages
 from docs._tools.pictures import pictures
 from docs._tools.schemas import schema_files
 from docs._tools.tables import PAGES, with_tables
 
 DOCS: Final = Path(__file__).parents[1]
 #: Folders in which everything is made.
-FOLDERS: Final = ("man", "reference/cli", "schemas")
+FOLDERS: Final = ("schemas",)
 
 
 def made() -> dict[str, str]:
     """Every file that is made, or has a part that is: path below ``docs/`` to text."""
     tables = {page: with_tables((DOCS / page).read_text("utf-8")) for page in PAGES}
-    return {**cli_pages(), **man_pages(), **pictures(), **schema_files(), **tables}
+    return {**pictures(), **schema_files(), **tables}
 
 
 def stale(files: dict[str, str]) -> list[Path]:

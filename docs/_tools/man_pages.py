@@ -1,4 +1,4 @@
-"""Man pages, one for the program and one for each command."""
+"""Man pages, one for the program and one for each command; hatch_build.py puts them into the wheel."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def man_pages() -> dict[str, str]:
-    """Path below ``docs/`` to text."""
+    """File name to text."""
     program = all_commands()
-    return {f"man/{_title(each)}.1": "\n".join(_page(each, program)) + "\n" for each in flat(program)}
+    return {f"{_title(each)}.1": "\n".join(_page(each, program)) + "\n" for each in flat(program)}
 
 
 def _title(command: Found) -> str:

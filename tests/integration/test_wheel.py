@@ -5,12 +5,14 @@ from __future__ import annotations
 import doctest
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from docs._tools.man_pages import man_pages
 from tests.unit.docs.pages import TOP, blocks, pages
 
 pytestmark = pytest.mark.integration
@@ -65,6 +67,20 @@ def test_mypy_passes_on_the_documented_examples(examples: Path, installed: Path)
 def test_pyright_passes_on_the_documented_examples(examples: Path, installed: Path) -> None:
     (examples / "pyrightconfig.json").write_text(f'{{"extraPaths": ["{installed}"], "typeCheckingMode": "standard"}}')
     check([sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "."], examples, installed)
+
+
+def test_a_clone_is_installed_into_an_empty_environment(tmp_path: Path) -> None:
+    """By what users type: pip fetches what the build needs, as ``make demo`` fetches the rest."""
+    clone, environment = tmp_path / "clone", tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    shutil.copytree(TOP, clone, ignore=lambda folder, names: {".git", "build"} | {n for n in names if n[:5] == ".venv"})
+    pip = [str(environment / "bin" / "pip"), "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "install", f"{clone}[cli]"], check=True, timeout=300)
+    done = subprocess.run([environment / "bin" / "imagestore", "--version"], stdout=subprocess.PIPE, check=True)
+    assert done.stdout.startswith(b"imagestore ")
+    manual = environment / "share" / "man" / "man1"
+    assert "imagestore pull" in (manual / "imagestore-pull.1").read_text("utf-8")
+    assert {each.name for each in manual.iterdir()} == set(man_pages())
 
 
 def test_every_module_of_the_wheel_is_the_repositorys(installed: Path) -> None:

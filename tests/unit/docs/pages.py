@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from docs._tools.root_pages import PAGES as ROOT_PAGES
+from docs._tools.site_pages import PAGES as ROOT_PAGES
 
 TOP: Final = Path(__file__).parents[3]
 DOCS: Final = TOP / "docs"
 #: A page with this comment has examples that need servers: tests/integration/test_docs.py runs them.
 NEEDS_SERVERS: Final = "<!-- examples need: postgresql, bucket -->"
 #: What isn't written as a page of the site: files of the root, the record of decisions, and tools.
-NOT_TASKS: Final = (*ROOT_PAGES, "decisions", "man", "_tools")
+NOT_TASKS: Final = (*ROOT_PAGES, "decisions", "_tools")
 
 _FENCE: Final = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?[^\n]*\n(?P<text>.*?)^(?P=indent)```$",
@@ -47,6 +47,7 @@ class Block:
 def pages() -> list[Path]:
     """Every page that people wrote, README.md included."""
     found = [path for path in sorted(DOCS.rglob("*.md")) if path.relative_to(DOCS).parts[0] not in NOT_TASKS]
+    found = [path for path in found if path.parent != DOCS / "reference" / "cli"]
     return [TOP / "README.md", *found]
 
 

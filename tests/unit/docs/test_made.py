@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from docs._tools.__main__ import DOCS, stale
+from docs._tools.cli_pages import cli_pages
 from docs._tools.docstrings import rewritten
-from docs._tools.root_pages import with_links
+from docs._tools.man_pages import man_pages
+from docs._tools.site_pages import with_links
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +31,12 @@ def test_every_made_file_is_current(files: dict[str, str]) -> None:
     assert (old, stale(files)) == ([], []), "run 'make reference'"
 
 
-def test_there_is_a_page_and_a_man_page_for_each_command(files: dict[str, str]) -> None:
-    assert {"reference/cli/pull.md", "man/imagestore.1", "man/imagestore-node-ensure.1"} <= set(files)
-    assert "imagestore node ensure" in files["reference/cli/node.md"]
-    assert ".SH EXIT STATUS" in files["man/imagestore.1"]
+def test_there_is_a_page_and_a_man_page_for_each_command() -> None:
+    pages, manual = cli_pages(), man_pages()
+    assert {"reference/cli/index.md", "reference/cli/pull.md"} <= set(pages)
+    assert "imagestore node ensure" in pages["reference/cli/node.md"]
+    assert {"imagestore.1", "imagestore-node-ensure.1"} <= set(manual)
+    assert ".SH EXIT STATUS" in manual["imagestore.1"]
 
 
 def test_pictures_need_nothing_of_other_servers(files: dict[str, str]) -> None:
@@ -43,8 +47,8 @@ def test_pictures_need_nothing_of_other_servers(files: dict[str, str]) -> None:
 
 
 def test_links_of_root_files_lead_to_pages() -> None:
-    text = "[a](docs/decisions/0007-waiting-writers-first.md) [b](CHANGELOG.md#x) [c](Makefile) [d](https://example.org) [e](#f)"
-    assert with_links(text) == ("[a](decisions/0007-waiting-writers-first.md) [b](changelog.md#x) c [d](https://example.org) [e](#f)")
+    text = "[a](docs/decisions/README.md) [b](CHANGELOG.md#x) [c](Makefile) [d](https://example.org) [e](#f)"
+    assert with_links(text) == "[a](decisions/README.md) [b](changelog.md#x) c [d](https://example.org) [e](#f)"
 
 
 def test_docstrings_become_markdown() -> None:

@@ -20,8 +20,8 @@ PAGES = pages()
 NAMES = [str(path.relative_to(TOP)) for path in PAGES]
 #: Whose examples need no servers; tests/integration/test_docs.py has the others.
 ALONE = [path for path in PAGES if not needs_servers(path)]
-#: Without the specification of tapes and the program's own texts.
-PROSE = [path for path in PAGES if path.name != "tape-format.md" and "cli" not in path.parts]
+#: Without the specification of tapes.
+PROSE = [path for path in PAGES if path.name != "tape-format.md"]
 #: What programs may import; docs/reference/api lists them.
 PUBLIC: Final = {
     "imagestore",
@@ -80,7 +80,7 @@ def test_lines_for_a_shell_have_commands_and_options_that_exist(page: Path) -> N
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_a_page_has_an_example(page: Path) -> None:
     name = page.relative_to(TOP).as_posix().removeprefix("docs/")
-    made = name.startswith(("reference/api/", "reference/cli/"))
+    made = name.startswith("reference/api/")
     text = page.read_text("utf-8")
     assert made or name in NO_TASK or any(block.language in EXECUTED for block in blocks(text))
 

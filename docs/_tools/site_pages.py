@@ -1,4 +1,6 @@
-"""Pages that are files of the repository's root: ``python -m docs._tools.root_pages``, which ``make docs`` runs first.
+"""Pages that aren't committed: ``python -m docs._tools.site_pages``, which ``make docs`` runs first.
+
+Those of the command line, and files of the repository's root.
 
 They are written next to the others and not committed. (A hook of mkdocs could add them; zensical, the successor of
 mkdocs-material, has none.)
@@ -9,6 +11,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Final
+
+from docs._tools.cli_pages import cli_pages
 
 TOP: Final = Path(__file__).parents[2]
 #: Page to file.
@@ -35,8 +39,11 @@ def with_links(text: str) -> str:
 
 def main() -> None:
     """Write the pages."""
-    for page, name in PAGES.items():
-        (TOP / "docs" / page).write_text(with_links((TOP / name).read_text("utf-8")), "utf-8")
+    pages = {page: with_links((TOP / name).read_text("utf-8")) for page, name in PAGES.items()}
+    for page, text in {**pages, **cli_pages()}.items():
+        path = TOP / "docs" / page
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":
