@@ -113,7 +113,11 @@ def default(host_text: str | None, output: str) -> None:
 @output_option
 @pass_app
 def dump(app: App, file: Path | None, host_text: str | None, output: str) -> None:
-    """Print the configuration in effect: imports merged, older versions migrated, what looks like a secret redacted."""
+    """Print the configuration in effect, with imports merged, and handlers, images and registries as in version 3.
+
+    Of keys that imagestore doesn't know, and of logins, no texts and numbers are shown. Keys that only containerd reads
+    stay as they were written.
+    """
     from imagestore.config import dumps, effective, load
 
     if host_text is not None:

@@ -12,14 +12,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.redaction import kind_of, may_be_secret, value_without_secrets, without_secrets
 from imagestore.errors import ConfigError
+from imagestore.util.logins import without_login
 from imagestore.util.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from imagestore.config.tree import Location, Plain, Table
+    from imagestore.config.tree import Location
 
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -88,7 +88,7 @@ def dotted(path: Sequence[str]) -> str:
     >>> dotted(["plugins", "io.containerd.cri.v1.runtime", "containerd"])
     'plugins."io.containerd.cri.v1.runtime".containerd'
     """
-    return ".".join(part if _BARE_KEY.fullmatch(part) else json.dumps(shorten(without_secrets(part))) for part in path)
+    return ".".join(part if _BARE_KEY.fullmatch(part) else json.dumps(shorten(without_login(part))) for part in path)
 
 
 def shorten(text: str) -> str:
@@ -107,22 +107,10 @@ def nearest(name: str, known: Iterable[str], *, likeness: float = 0.8) -> str:
     return by_lower[found[0]] if found else ""
 
 
-def show(value: Plain | Table) -> str:
-    """Quote a value for a message, on one short line, without recognizable secrets.
+def show(value: str | int) -> str:
+    """Quote the value of a known key for a message, on one short line, without the login of an address.
 
-    >>> show("a\\nb"), show([1]), show({})
-    ("'a\\\\nb'", '[1]', 'a table')
+    >>> show("a\\nb"), show(1)
+    ("'a\\\\nb'", '1')
     """
-    if isinstance(value, dict):
-        return kind_of(value)
-    shown = value_without_secrets(value)
-    return repr(shorten(shown)) if isinstance(shown, str) else shorten(repr(shown))
-
-
-def show_at(path: Sequence[str], value: Plain | Table) -> str:
-    """Quote the value of a key for a message; if it may be a secret, only its kind.
-
-    >>> show_at(["root"], 7), show_at(["auth", "password"], 7)
-    ('7', 'an integer')
-    """
-    return kind_of(value) if may_be_secret(path) else show(value)
+    return repr(shorten(without_login(value))) if isinstance(value, str) else shorten(repr(value))

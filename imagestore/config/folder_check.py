@@ -13,11 +13,11 @@ import imagestore.config.hosts_file as hosts_file
 from imagestore.config.connection import load_certificates
 from imagestore.config.findings import Finding, RefusalError, Severity, dotted, nearest, show
 from imagestore.config.hosts import find_folder
-from imagestore.config.redaction import without_secrets
 from imagestore.config.registry_hosts import is_local, registry_table
 from imagestore.config.tree import Location
 from imagestore.errors import ConfigError, InvalidReferenceError
 from imagestore.oci.reference import Reference, api_host
+from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -182,7 +182,7 @@ def would_refuse(error: RefusalError, host: str) -> Finding:
 
 def whose(host: str) -> str:
     """A host in words."""
-    return "hosts without a folder or table of their own" if host in {DEFAULT, "*"} else without_secrets(host)
+    return "hosts without a folder or table of their own" if host in {DEFAULT, "*"} else without_login(host)
 
 
 DEFAULT: Final = "_default"

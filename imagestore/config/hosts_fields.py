@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.config.connection import CAPABILITIES, ConnectionSettings
 from imagestore.config.findings import Severity, dotted, refusal, shorten, show
-from imagestore.config.redaction import without_secrets
+from imagestore.config.redaction import kind_of
 from imagestore.config.tree import Location
 from imagestore.errors import InvalidInputError
 from imagestore.util.durations import Duration
+from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,14 +59,14 @@ class Fields:
         """A text; empty when absent."""
         value = self.table.get(member, "")
         if not isinstance(value, str):
-            raise self.refuse(member, f"expected a text, got {show(value)}")
+            raise self.refuse(member, f"expected a text, got {kind_of(value)}")
         return value
 
     def flag(self, member: str) -> bool:
         """true or false; false when absent."""
         value = self.table.get(member, False)
         if not isinstance(value, bool):
-            raise self.refuse(member, f"expected true or false, got {show(value)}")
+            raise self.refuse(member, f"expected true or false, got {kind_of(value)}")
         return value
 
     def capabilities(self) -> frozenset[str]:
@@ -120,7 +121,7 @@ class Fields:
         pairs = self.table.get("client")
         for item in pairs if isinstance(pairs, list) else ():
             if isinstance(item, list) and (len(item) == 1 or "" in item[1:]):
-                text = f"expected certificate and key in {show(item)}; containerd can't use that, nor the file"
+                text = "expected certificate and key, got a list of one file; containerd can't use that, nor the file"
                 yield self._warning("client", text, f"write {_toml(item[0])} without the inner brackets")
 
     def _warning(self, member: str, text: str, hint: str) -> Finding:
@@ -135,9 +136,7 @@ class Fields:
         found = value if isinstance(value, list) else [value]
         for item in found:
             if not isinstance(item, str):
-                # Values of header fields may be secrets.
-                came = "" if self.path[-1:] == ("header",) else f", got {show(value)}"
-                raise self.refuse(member, f"expected a text or a list of texts{came}")
+                raise self.refuse(member, f"expected a text or a list of texts, got {kind_of(item)}")
         return tuple(found)
 
     def _client_pairs(self) -> tuple[tuple[str, str], ...]:
@@ -151,7 +150,7 @@ class Fields:
                 key = item[1] if len(item) == 2 else ""
                 pairs.append((self._file(item[0]), self._file(key) if key else ""))
             else:
-                raise self.refuse("client", f"expected files or pairs of certificate and key, got {show(item)}")
+                raise self.refuse("client", f"expected files or pairs of certificate and key, got {kind_of(item)}")
         return tuple(pairs)
 
     def _file(self, name: str) -> str:
@@ -175,4 +174,4 @@ class Fields:
 
 def _toml(text: str) -> str:
     """A text as a file has it; ASCII, so that a terminal can show it."""
-    return json.dumps(shorten(without_secrets(text)))
+    return json.dumps(shorten(without_login(text)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import imagestore.platforms as platforms
 from imagestore.config.defaults import built_in_tables, default_name, is_of_runtimes, with_built_in
-from imagestore.config.findings import Finding, Severity, dotted, nearest, show, show_at
+from imagestore.config.findings import Finding, Severity, dotted, nearest, show
 from imagestore.config.guest_platform import GuestPlatform, Isolation, PlatformText, RuntimeHandler
 from imagestore.config.key_names import GUEST, RUNTIME_PLATFORMS
 from imagestore.config.known import (
@@ -24,6 +24,7 @@ from imagestore.config.known import (
     options_of,
 )
 from imagestore.config.model import RegistrySettings, Settings, VerifierSettings
+from imagestore.config.redaction import kind_of
 from imagestore.config.registry_plugin import read_registry_plugin
 from imagestore.config.section import Section
 from imagestore.config.tree import Entry, Location, plain
@@ -236,7 +237,7 @@ def _settings(images: Section, verifier: VerifierSettings | None, registry: Regi
     pinned = images.section("pinned_images")
     for use, entry in pinned.table.items():
         if not isinstance(entry.value, str):
-            pinned.report(Severity.ERROR, use, f"expected a text, got {show_at((*pinned.path, use), entry.value)}")
+            pinned.report(Severity.ERROR, use, f"expected a text, got {kind_of(entry.value)}")
     return Settings(
         snapshotter=images.text("snapshotter"),
         pinned_images={use: pinned.text(use) for use in pinned.table if pinned.text(use)},

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 GUEST: Final = Shape(known.GUEST_MEMBERS)
-_OPTIONS: Final = Shape()
+_OPTIONS: Final = Shape((*known.RUNHCS_OPTIONS, *known.RUNC_OPTIONS, "ConfigPath"))
 _HANDLER: Final = Shape(known.HANDLER, {"guest_platform": GUEST, "options": _OPTIONS})
 _HANDLERS: Final = {
     "runtimes": Shape(each=_HANDLER),
@@ -73,7 +73,8 @@ _PLUGINS: Final = {
 _FILE: Final = Shape(
     known.TOP_LEVEL,
     {
-        **dict.fromkeys(("proxy_plugins", "stream_processors", "timeouts"), _NAMED),
+        "proxy_plugins": Shape(each=Shape(known.PROXY_PLUGIN)),
+        "timeouts": _NAMED,
         **{name: Shape(keys) for name, keys in known.DAEMON_SECTIONS.items()},
     },
 )

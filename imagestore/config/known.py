@@ -58,32 +58,30 @@ class Kind(enum.Enum):
     BOOLEAN = "true or false"
     TEXTS = "a list of texts"
     TABLE = "a table"
+    ANY = "anything"
+
+
+def _unread(names: str) -> dict[str, Kind]:
+    """Keys that containerd knows and nothing here reads."""
+    return dict.fromkeys(names.split(), Kind.ANY)
 
 
 _TEXT, _INTEGER, _BOOLEAN, _TEXTS, _TABLE = Kind.TEXT, Kind.INTEGER, Kind.BOOLEAN, Kind.TEXTS, Kind.TABLE
 
 TOP_LEVEL: Final = {
     "version": _INTEGER,
-    "root": _TEXT,
-    "state": _TEXT,
-    "temp": _TEXT,
-    "plugin_dir": _TEXT,
-    "oom_score": _INTEGER,
     "imports": _TEXTS,
-    "disabled_plugins": _TEXTS,
-    "required_plugins": _TEXTS,
     "plugins": _TABLE,
     "proxy_plugins": _TABLE,
-    "stream_processors": _TABLE,
-    "timeouts": _TABLE,
-    "cgroup": _TABLE,
-    "debug": _TABLE,
-    "grpc": _TABLE,
-    "ttrpc": _TABLE,
-    "metrics": _TABLE,
+    **_unread(
+        """
+        root state temp plugin_dir oom_score disabled_plugins required_plugins stream_processors timeouts
+        cgroup debug grpc ttrpc metrics
+        """
+    ),
 }
 
-#: The daemon's own sections, for the spelling of their keys.
+#: The daemon's own sections, which nothing here reads; for dumps, and the spelling of their keys.
 DAEMON_SECTIONS: Final = {
     "cgroup": ("path",),
     "debug": ("address", "uid", "gid", "level", "format"),
@@ -94,6 +92,8 @@ DAEMON_SECTIONS: Final = {
     "ttrpc": ("address", "uid", "gid"),
     "metrics": ("address", "grpc_histogram"),
 }
+
+PROXY_PLUGIN: Final = ("type", "address", "platform", "exports", "capabilities")
 
 #: What stays in version 2's CRI plugin: the streaming server's keys.
 SERVER_KEYS: Final = frozenset(
@@ -126,32 +126,17 @@ CNI_KEYS: Final = (
 
 RUNTIME_SECTION: Final = {
     "containerd": _TABLE,
-    "cni": _TABLE,
-    "cdi_spec_dirs": _TEXTS,
-    "device_ownership_from_security_context": _BOOLEAN,
-    "disable_apparmor": _BOOLEAN,
-    "disable_cgroup": _BOOLEAN,
-    "disable_hugetlb_controller": _BOOLEAN,
-    "disable_proc_mount": _BOOLEAN,
-    "drain_exec_sync_io_timeout": _TEXT,
-    "enable_cdi": _BOOLEAN,
-    "enable_checkpoint_restore": _BOOLEAN,
-    "enable_criu": _BOOLEAN,
-    "enable_experimental_restore_via_create": _BOOLEAN,
-    "enable_selinux": _BOOLEAN,
-    "enable_unprivileged_icmp": _BOOLEAN,
-    "enable_unprivileged_ports": _BOOLEAN,
-    "ignore_deprecation_warnings": _TEXTS,
-    "ignore_image_defined_volumes": _BOOLEAN,
-    "max_container_log_line_size": _INTEGER,
-    "netns_mounts_under_state_dir": _BOOLEAN,
-    "restrict_oom_score_adj": _BOOLEAN,
-    "selinux_category_range": _INTEGER,
-    "stats_collect_period": _TEXT,
-    "stats_retention_period": _TEXT,
-    "systemd_cgroup": _BOOLEAN,
-    "tolerate_missing_hugetlb_controller": _BOOLEAN,
-    "unset_seccomp_profile": _TEXT,
+    **_unread(
+        """
+        cni cdi_spec_dirs device_ownership_from_security_context disable_apparmor disable_cgroup
+        disable_hugetlb_controller disable_proc_mount drain_exec_sync_io_timeout enable_cdi
+        enable_checkpoint_restore enable_criu enable_experimental_restore_via_create enable_selinux
+        enable_unprivileged_icmp enable_unprivileged_ports ignore_deprecation_warnings
+        ignore_image_defined_volumes max_container_log_line_size netns_mounts_under_state_dir
+        restrict_oom_score_adj selinux_category_range stats_collect_period stats_retention_period systemd_cgroup
+        tolerate_missing_hugetlb_controller unset_seccomp_profile
+        """
+    ),
 }
 
 CONTAINERD_SECTION: Final = {
@@ -159,31 +144,26 @@ CONTAINERD_SECTION: Final = {
     "runtimes": _TABLE,
     "default_runtime": _TABLE,
     "untrusted_workload_runtime": _TABLE,
-    "ignore_blockio_not_enabled_errors": _BOOLEAN,
-    "ignore_rdt_not_enabled_errors": _BOOLEAN,
-    "no_pivot": _BOOLEAN,
+    **_unread(
+        """
+        ignore_blockio_not_enabled_errors ignore_rdt_not_enabled_errors no_pivot
+        """
+    ),
 }
 
 HANDLER: Final = {
     "runtime_type": _TEXT,
     "runtime_path": _TEXT,
-    "runtime_engine": _TEXT,
-    "runtime_root": _TEXT,
-    "base_runtime_spec": _TEXT,
-    "cgroup_writable": _BOOLEAN,
-    "cni_conf_dir": _TEXT,
-    "cni_max_conf_num": _INTEGER,
-    "container_annotations": _TEXTS,
-    "disable_pause_image_pull": _BOOLEAN,
     "guest_platform": _TABLE,
-    "io_type": _TEXT,
     "options": _TABLE,
-    "pod_annotations": _TEXTS,
-    "privileged_without_host_devices": _BOOLEAN,
-    "privileged_without_host_devices_all_devices_allowed": _BOOLEAN,
-    "sandbox_mode": _TEXT,
-    "sandboxer": _TEXT,
     "snapshotter": _TEXT,
+    **_unread(
+        """
+        runtime_engine runtime_root base_runtime_spec cgroup_writable cni_conf_dir cni_max_conf_num
+        container_annotations disable_pause_image_pull io_type pod_annotations privileged_without_host_devices
+        privileged_without_host_devices_all_devices_allowed sandbox_mode sandboxer
+        """
+    ),
 }
 
 IMAGES_SECTION: Final = {
@@ -192,16 +172,15 @@ IMAGES_SECTION: Final = {
     "runtime_platforms": _TABLE,
     "runtime_platform": _TABLE,
     "registry": _TABLE,
-    "image_decryption": _TABLE,
-    "concurrent_layer_fetch_buffer": _INTEGER,
-    "disable_image_pull_with_transfer_service": _BOOLEAN,
-    "disable_snapshot_annotations": _BOOLEAN,
-    "discard_unpacked_layers": _BOOLEAN,
     "image_pull_progress_timeout": _TEXT,
-    "image_pull_with_sync_fs": _BOOLEAN,
     "max_concurrent_downloads": _INTEGER,
-    "stats_collect_period": _INTEGER,
-    "use_local_image_pull": _BOOLEAN,
+    **_unread(
+        """
+        image_decryption concurrent_layer_fetch_buffer disable_image_pull_with_transfer_service
+        disable_snapshot_annotations discard_unpacked_layers image_pull_with_sync_fs stats_collect_period
+        use_local_image_pull
+        """
+    ),
 }
 
 VERIFIER_SECTION: Final = {

@@ -10,7 +10,7 @@ from imagestore.config.interpret import Reading
 from imagestore.config.key_names import file_shape
 from imagestore.config.known import RUNTIME_PLUGIN
 from imagestore.config.model import Config
-from imagestore.config.redaction import value_without_secrets
+from imagestore.config.redaction import known_values
 from imagestore.config.source import BASE_VERSION, load_files, read_bytes
 from imagestore.config.tree import Entry, Location, plain
 from imagestore.platforms import host as host_module
@@ -115,14 +115,14 @@ def _accepted(raw: bytes, name: str, host: Platform | None, plugins: Sequence[Pl
 
 
 def effective(config: Config) -> dict[str, Plain]:
-    """The merged and migrated keys as plain values, without ``imports``; what looks like a secret is redacted.
+    """The merged and migrated keys as plain values, without ``imports``; values of unknown keys are redacted.
 
     Args:
         config: as loaded; the built-in default gives its handler's table.
     """
     document = plain(config.document) if config.document else _of_handlers(config)
     document.pop("imports", None)
-    shown = value_without_secrets(document, file_shape({each.name: each.shape for each in config.plugins}))
+    shown = known_values(document, file_shape({each.name: each.shape for each in config.plugins}))
     return shown if isinstance(shown, dict) else {}
 
 

@@ -4,7 +4,8 @@
 * 2 to 3: the CRI plugin is split; runtime handlers go to ``io.containerd.cri.v1.runtime``, images to
   ``io.containerd.cri.v1.images``, the streaming server stays. ``default_runtime`` and ``untrusted_workload_runtime``
   become the handlers ``default`` and ``untrusted``, as containerd 1.x reads them.
-* 3 to 4: ``[grpc]``, ``[ttrpc]``, ``[debug]`` and ``[metrics]`` become server plugins.
+
+From 3 to 4 only the daemon's own sections move, which aren't read here.
 
 The rules are containerd's own migrations (its server config and CRI plugins), without their known defects: a
 handler's snapshotter isn't lost, and ``runtime_platform`` (the name that containerd's migration writes but doesn't
@@ -30,44 +31,14 @@ from imagestore.config.plugin_names import full_name
 from imagestore.config.tree import Entry, Table, child, plain_value
 
 _OLD_HANDLERS: Final = {"default_runtime": "default", "untrusted_workload_runtime": "untrusted"}
-_SOCKET_KEYS: Final = {"address": "address", "uid": "uid", "gid": "gid"}
-_MESSAGE_SIZES: Final = {
-    "max_recv_message_size": "max_recv_message_size",
-    "max_send_message_size": "max_send_message_size",
-}
-_TCP_KEYS: Final = {
-    "tcp_address": "address",
-    "tcp_tls_ca": "tls_ca",
-    "tcp_tls_cert": "tls_cert",
-    "tcp_tls_key": "tls_key",
-    "tcp_tls_common_name": "tls_common_name",
-}
-#: Section, plugin of version 4, the key without which nothing moves, and the keys' old and new names.
-_MOVED_SECTIONS: Final = (
-    ("debug", "io.containerd.server.v1.debug", "address", _SOCKET_KEYS),
-    ("grpc", "io.containerd.server.v1.grpc-tcp", "tcp_address", _TCP_KEYS),
-    ("grpc", "io.containerd.server.v1.grpc", "address", {**_SOCKET_KEYS, **_MESSAGE_SIZES}),
-    ("ttrpc", "io.containerd.server.v1.ttrpc", "address", _SOCKET_KEYS),
-    ("metrics", "io.containerd.metrics.v1.grpc-prometheus", "grpc_histogram", {"grpc_histogram": "grpc_histogram"}),
-    ("metrics", "io.containerd.server.v1.metrics", "address", {"address": "address"}),
-)
 
 
-def migrate(table: Table, version: int, target: int, findings: list[Finding]) -> Table:
-    """Bring one file's keys to version 3 or 4; keys that a newer containerd doesn't read are warnings."""
-    if version < 2:
-        table = _name_plugins(table, findings)
-    table = _split_cri(table, version, findings)
-    return _move_server(table) if target >= 4 > version else table
+def migrate(table: Table, version: int, findings: list[Finding]) -> Table:
+    """Bring one file's keys to version 3; keys that a newer containerd doesn't read are warnings."""
+    return _split_cri(_name_plugins(table, findings) if version < 2 else table, version, findings)
 
 
 def _name_plugins(table: Table, findings: list[Finding]) -> Table:
-    table = dict(table)
-    for name in ("disabled_plugins", "required_plugins"):
-        entry = table.get(name)
-        if entry is not None and isinstance(entry.value, list):
-            names = [full_name(item) if isinstance(item, str) else item for item in entry.value]
-            table[name] = replace(entry, value=list(names))
     plugins = child(table, "plugins")
     named: Table = {}
     # Of a plugin under both names all is read; where they differ the short one counts: version 1 has no other.
@@ -164,22 +135,11 @@ def _report_unused(unused: Entry, used: Entry, findings: list[Finding]) -> None:
 def _runtime_keys(old: Table, findings: list[Finding]) -> Table:
     elsewhere = SERVER_KEYS | IMAGES_KEYS_OF_CRI | {"sandbox_image"}
     moved = {name: entry for name, entry in old.items() if name not in elsewhere}
-    cni = moved.get("cni")
-    if cni is not None and isinstance(cni.value, dict):
-        moved["cni"] = replace(cni, value=_plural_bin_dir(cni.value))
     containerd = moved.get("containerd")
     if containerd is not None and isinstance(containerd.value, dict):
         kept = {name: entry for name, entry in containerd.value.items() if name not in IMAGES_KEYS_OF_CONTAINERD}
         moved["containerd"] = replace(containerd, value=_handlers(kept, findings))
     return moved
-
-
-def _plural_bin_dir(cni: Table) -> Table:
-    single = cni.get("bin_dir")
-    if single is None or not isinstance(single.value, str):
-        return cni
-    rest = {name: entry for name, entry in cni.items() if name != "bin_dir"}
-    return {"bin_dirs": replace(single, value=[single.value]), **rest}
 
 
 def _handlers(containerd: Table, findings: list[Finding]) -> Table:
@@ -199,20 +159,10 @@ def _handlers(containerd: Table, findings: list[Finding]) -> Table:
             runtimes[handler] = entry
         if old_name == "default_runtime":
             kept["default_runtime_name"] = replace(entry, value=handler)
-    for name, entry in runtimes.items():
-        if isinstance(entry.value, dict):
-            runtimes[name] = replace(entry, value=_sandboxer(entry.value))
     if runtimes:
         first = next(iter(runtimes.values()))
         kept["runtimes"] = replace(kept.get("runtimes", first), value=runtimes)
     return kept
-
-
-def _sandboxer(handler: Table) -> Table:
-    mode = handler.get("sandbox_mode")
-    if mode is None or "sandboxer" in handler:
-        return handler
-    return {**{name: entry for name, entry in handler.items() if name != "sandbox_mode"}, "sandboxer": mode}
 
 
 def _image_keys(old: Table) -> Table:
@@ -223,33 +173,3 @@ def _image_keys(old: Table) -> Table:
     if pause is not None:
         moved["pinned_images"] = replace(pause, value={"sandbox": pause})
     return moved
-
-
-def _move_server(table: Table) -> Table:
-    plugins = dict(child(table, "plugins"))
-    changed = dict(table)
-    listens = child(table, "grpc").get("address")
-    if (
-        listens is not None
-        and isinstance(listens.value, str)
-        and listens.value
-        and "address" not in child(table, "ttrpc")
-    ):
-        ttrpc = Entry(f"{listens.value}.ttrpc", listens.location)
-        changed["ttrpc"] = Entry({"address": ttrpc, **child(table, "ttrpc")}, listens.location)
-    for section, plugin, needed, names in _MOVED_SECTIONS:
-        held = child(changed, section)
-        first = held.get(needed)
-        if first is None or not first.value or plugin in plugins:
-            continue
-        moved = {new: held[old] for old, new in names.items() if old in held}
-        plugins[plugin] = Entry(moved, first.location)
-        changed[section] = Entry({name: entry for name, entry in held.items() if name not in names}, first.location)
-    for section in {section for section, *_ in _MOVED_SECTIONS}:
-        if section in changed and not changed[section].value:
-            del changed[section]
-    return _with_plugins(changed, plugins) if "plugins" in changed or not plugins else _first_plugins(changed, plugins)
-
-
-def _first_plugins(table: Table, plugins: Table) -> Table:
-    return {**table, "plugins": Entry(plugins, next(iter(plugins.values())).location)}

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.findings import Severity, show, show_at
+from imagestore.config.findings import Severity, show
 from imagestore.config.model import RegistrySettings
+from imagestore.config.redaction import kind_of
 
 if TYPE_CHECKING:
     from imagestore.config.section import Section
@@ -45,7 +46,7 @@ def _mirror_credentials(section: Section) -> dict[str, str]:
     table = section.section("mirror_credentials")
     for mirror, entry in table.table.items():
         if not isinstance(entry.value, str):
-            text = f"expected the registry whose credentials the mirror may see, got {show_at(table.path, entry.value)}"
+            text = f"expected the registry whose credentials the mirror may see, got {kind_of(entry.value)}"
             table.report(Severity.ERROR, mirror, text, 'write "mirror.example" = "docker.io"')
         elif _is_host(table, mirror, mirror) and _is_host(table, mirror, entry.value):
             found[mirror] = entry.value
@@ -79,5 +80,5 @@ def _is_host(section: Section, name: str, text: str, *, form: re.Pattern[str] = 
         return True
     port = "without a port" if form is _HOST_ALONE else "with its port unless that is the scheme's own"
     hint = f"write the host alone, in lower case, {port}"
-    section.report(Severity.ERROR, name, f"expected a host, got {show_at((*section.path, name), text)}", hint)
+    section.report(Severity.ERROR, name, f"expected a host, got {kind_of(text)}", hint)
     return False

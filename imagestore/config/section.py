@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, assert_never
 
-from imagestore.config.findings import Finding, Severity, dotted, nearest, show, show_at
+from imagestore.config.findings import Finding, Severity, dotted, nearest, show
 from imagestore.config.key_names import fold_names
 from imagestore.config.known import Kind, Shape
 from imagestore.config.plugin_names import generation, place_of
+from imagestore.config.redaction import kind_of
 from imagestore.config.tree import Entry, Location, Table
 from imagestore.errors import InvalidInputError
 from imagestore.util.durations import Duration
@@ -62,9 +63,7 @@ class Section:
         if entry is None:
             return
         if not isinstance(entry.value, dict):
-            self.report(
-                Severity.ERROR, "", f"expected a table, got {show_at(entry.path or path, entry.value)}", "", entry
-            )
+            self.report(Severity.ERROR, "", f"expected a table, got {kind_of(entry.value)}", "", entry)
             return
         self.table = entry.value
         if isinstance(shape.names, Mapping):
@@ -78,8 +77,7 @@ class Section:
             if kind is None:
                 unknown[name] = entry
             elif not is_kind(entry, kind):
-                came = show_at(entry.path or (*self.path, name), entry.value)
-                self.report(Severity.ERROR, name, f"expected {kind.value}, got {came}", "", entry)
+                self.report(Severity.ERROR, name, f"expected {kind.value}, got {kind_of(entry.value)}", "", entry)
                 continue
             checked[name] = entry
         self._report_unknown(unknown, known)
@@ -220,5 +218,7 @@ def is_kind(entry: Entry, kind: Kind) -> bool:
             return isinstance(value, list) and all(isinstance(item, str) for item in value)
         case Kind.TABLE:
             return isinstance(value, dict)
+        case Kind.ANY:
+            return True
         case _:
             assert_never(kind)

@@ -21,6 +21,7 @@ from imagestore.config.key_names import fold_file
 from imagestore.config.merge_imports import merge
 from imagestore.config.migrate import migrate
 from imagestore.config.plugin_names import foreign_names
+from imagestore.config.redaction import kind_of
 from imagestore.config.toml_lines import parse_toml
 from imagestore.config.tree import Location, Plain, Table, build
 from imagestore.util import files
@@ -119,7 +120,8 @@ def _take_version(table: Table, name: str) -> tuple[int, bool]:
         return 1, False
     version = entry.value
     if isinstance(version, bool) or not isinstance(version, int) or version < 0:
-        raise refusal(entry.location, "version", f"expected a number from 1 to {MAX_VERSION}, got {show(version)}")
+        came = show(version) if isinstance(version, int | str) else kind_of(version)
+        raise refusal(entry.location, "version", f"expected a number from 1 to {MAX_VERSION}, got {came}")
     if version > MAX_VERSION:
         text = f"expected a configuration version up to {MAX_VERSION}, got {version}"
         raise refusal(entry.location, "version", text, f"write {name} for version {MAX_VERSION} or older")
@@ -132,11 +134,11 @@ def _take_imports(table: Table) -> tuple[str, ...]:
         return ()
     names = entry.value
     if not isinstance(names, list):
-        raise refusal(entry.location, "imports", f"expected a list of texts, got {show(names)}")
+        raise refusal(entry.location, "imports", f"expected a list of texts, got {kind_of(names)}")
     found: list[str] = []
     for item in names:
         if not isinstance(item, str):
-            raise refusal(entry.location, "imports", f"expected a list of texts, got {show(item)} in it")
+            raise refusal(entry.location, "imports", f"expected a list of texts, got {kind_of(item)} in it")
         found.append(item)
     return tuple(found)
 
@@ -166,7 +168,7 @@ class LoadedFiles:
         self.names.append(source.name)
         self.newest_version = max(self.newest_version, source.version)
         self._findings.extend(foreign_names(source.table, source.version))
-        migrated = migrate(source.table, source.version, self.version, self._findings)
+        migrated = migrate(source.table, source.version, self._findings)
         self.table = merge(self.table, migrated, self._findings)
 
     def add_import(self, source: SourceFile, wanted_at: Location) -> None:
@@ -177,7 +179,6 @@ class LoadedFiles:
         """
         if self._limit is None and source.is_versioned:
             self._limit = source.version
-            self.table = migrate(self.table, self.version, max(self.version, source.version), self._findings)
             self.version = max(self.version, source.version)
         if source.version > (self._limit or 1):
             text = f"{show(source.name)} has version {source.version}, but the main file has {self._limit}"

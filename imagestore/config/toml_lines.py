@@ -15,7 +15,7 @@ import tomllib
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.findings import Finding, Severity, dotted, refusal
-from imagestore.config.redaction import quoted_without_secrets
+from imagestore.config.redaction import quoted_without_logins
 from imagestore.config.tree import Location
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def parse_toml(raw: bytes, file: str, findings: list[Finding]) -> tuple[dict[str
         found = _POSITION.search(message)
         at = int(found[1]) if found is not None and found[1] else text.count("\n") + 1 if found else None
         where = f" (column {found[2]})" if found is not None and found[2] else ""
-        reason = quoted_without_secrets(_POSITION.sub("", message))
+        reason = quoted_without_logins(_POSITION.sub("", message))
         raise refusal(Location(file, at), "", f"is not TOML: {reason}{where}") from error
 
 

@@ -47,7 +47,7 @@ def test_check_shows_warnings_with_place_and_mend_and_succeeds(capsys: pytest.Ca
 
 
 def test_check_exits_with_9_and_lists_every_error(capsys: pytest.CaptureFixture[str], write: Path) -> None:
-    write.write_text("version = 3\nroot = 1\nstate = 2\nmystery = 3\n")
+    write.write_text("version = 3\nplugins = 1\nproxy_plugins = 2\nmystery = 3\n")
     status, out, _ = run(capsys, "config", "check", str(write))
     assert status == 9
     assert [line.split(":")[0] for line in out.splitlines() if not line.startswith(" ")] == [
@@ -83,7 +83,7 @@ def test_check_as_json_has_the_same_facts(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_check_as_json_reports_errors_too(capsys: pytest.CaptureFixture[str], write: Path) -> None:
-    write.write_text("version = 3\nroot = 1\n")
+    write.write_text("version = 3\nplugins = 1\n")
     status, out, _ = run(capsys, "config", "check", "-o", "json", str(write))
     document = json.loads(out)
     assert (status, document["handlers"], document["findings"][0]["line"]) == (9, [], 2)
@@ -190,10 +190,10 @@ def test_default_as_json_has_the_keys(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_dump_as_json_has_the_same_keys_for_any_host(capsys: pytest.CaptureFixture[str], write: Path) -> None:
-    write.write_text("version = 3\n[stream_processors]\nday = 2024-05-01\nat = 07:32:00\nodd = [inf, nan, 1.5]\n")
+    write.write_text("version = 3\n[timeouts]\nday = 2024-05-01\nat = 07:32:00\nodd = [inf, nan, 1.5]\n")
     _, out, _ = run(capsys, "config", "dump", "-o", "json", *NODE, str(write))
     document = json.loads(out, parse_constant=lambda name: pytest.fail(name))
-    assert document["stream_processors"] == {"day": "2024-05-01", "at": "07:32:00", "odd": ["inf", "nan", 1.5]}
+    assert document["timeouts"] == {"day": "2024-05-01", "at": "07:32:00", "odd": ["inf", "nan", 1.5]}
     write.write_text("""version = 3
 [plugins."io.containerd.cri.v1.runtime".containerd]
 default_runtime_name = "runhcs-wcow-process"

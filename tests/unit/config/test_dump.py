@@ -171,7 +171,7 @@ PLACES = [
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("line", UNKNOWN_SECRETS)
-def test_members_that_look_like_secrets_are_redacted_wherever_they_are(line: str, place: str) -> None:
+def test_members_that_are_not_known_are_redacted_wherever_they_are(line: str, place: str) -> None:
     text = config.dumps(config.loads(f"version = 3\n[{place}]\n{line}\n", host=LINUX))
     assert "hunter2" not in text
     assert "12345678" not in text
@@ -182,8 +182,6 @@ OPEN = """
 version = 3
 [grpc]
 tcp_tls_key = "/etc/tcp.key"
-[plugins."io.containerd.grpc.v1.cri".x509_key_pair_streaming]
-tls_key_file = "/etc/stream.key"
 [plugins."io.containerd.cri.v1.images".image_decryption]
 key_model = "node"
 [plugins."io.containerd.cri.v1.images".pinned_images]
@@ -193,9 +191,7 @@ sandbox = "a.example/secret:1@sha256:0123"
 key_file = "/etc/client.key"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.secret-key]
 runtime_type = "t"
-options = { NoNewKeyring = true, ConfigPath = "/c", keyring = "k", author = "a", Path = "/run/user@1000/c" }
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.auth.options]
-Path = "/p"
+options = { NoNewKeyring = true, ConfigPath = "/run/user@1000/c" }
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.headers]
 runtime_type = "t"
 [plugins."io.imagestore.registry.v1"]
@@ -204,14 +200,12 @@ trusted_realms = { "auth.example" = ["token.example"] }
 [proxy_plugins.key]
 type = "snapshot"
 address = "unix:///run/a@b.sock"
-[stream_processors.decoder]
-args = ["--decryption-keys-path", "/etc/keys", "--name=a", "b", "token-service:8080"]
 [timeouts]
 "io.containerd.token" = "5s"
 """
 
 
-def test_what_is_known_to_be_no_secret_stays() -> None:
+def test_what_is_known_is_dumped_as_it_is() -> None:
     loaded = config.loads(OPEN, host=LINUX)
     text = config.dumps(loaded)
     assert "<redacted>" not in text
@@ -243,4 +237,4 @@ def test_tables_of_registries_are_dumped_without_secrets(table: str) -> None:
 def test_keys_that_differ_only_in_what_is_hidden_are_both_dumped() -> None:
     text = 'version = 3\n[plugins.x]\n"https://u:a@m.example" = 1\n"https://u:b@m.example" = 2\n'
     dumped = config.effective(config.loads(text, host=LINUX))["plugins"]
-    assert dumped == {"x": {"https://***@m.example": 1, "https://***@m.example (2)": 2}}
+    assert dumped == {"x": {"https://***@m.example": "<redacted>", "https://***@m.example (2)": "<redacted>"}}

@@ -61,12 +61,15 @@ def test_nothing_is_written_of_it() -> None:
             f'{HEAD}\nsizes = "1Gi"',
             "warning c.toml:4: TABLE.sizes: is not a known key; it is kept and not used: did you mean size?",
         ),
-        (f"{HEAD}size = 1", "error c.toml:3: TABLE.size: expected a text, got 1: "),
+        (f"{HEAD}size = 1", "error c.toml:3: TABLE.size: expected a text, got an integer: "),
         (
             f'{HEAD}handlers = ["kata"]',
             "error c.toml:3: TABLE.handlers: there is no runtime handler kata: name another one",
         ),
-        ('version = 3\nplugins."org.example.cache.v1" = 1', "error c.toml:2: TABLE: expected a table, got 1: "),
+        (
+            'version = 3\nplugins."org.example.cache.v1" = 1',
+            "error c.toml:2: TABLE: expected a table, got an integer: ",
+        ),
     ],
 )
 def test_a_check_asks_it(text: str, said: str, tmp_path: Path) -> None:

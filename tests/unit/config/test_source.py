@@ -36,35 +36,34 @@ BAD_TEXT = {
     "version negative": ("version = -1", "f:1: version: expected a number from 1 to 4, got -1"),
     "version text": ('version = "2"', "f:1: version: expected a number from 1 to 4, got '2'"),
     "version true": ("version = true", "f:1: version: expected a number from 1 to 4, got True"),
-    "version float": ("version = 2.0", "f:1: version: expected a number from 1 to 4, got 2.0"),
-    "imports text": ('imports = "a"', "f:1: imports: expected a list of texts, got 'a'"),
-    "imports of numbers": ("\nimports = [1]", "f:2: imports: expected a list of texts, got 1 in it"),
+    "version float": ("version = 2.0", "f:1: version: expected a number from 1 to 4, got a number"),
+    "imports text": ('imports = "a"', "f:1: imports: expected a list of texts, got a text"),
+    "imports of numbers": ("\nimports = [1]", "f:2: imports: expected a list of texts, got an integer in it"),
     "missing import": ('imports = ["none.toml"]', "f:1: imports: 'none.toml' can't be read: No such file"),
     "import with a NUL": ('imports = ["\\u0000"]', "f:1: imports: '\\x00' is no file name"),
     "import of nothing": ('imports = [""]', "f:1: imports: '.' can't be read: Is a directory"),
     "malformed pattern": ('imports = ["[a*"]', "f:1: imports: '[a*' is no pattern: a [ is not closed"),
-    "plugins no table": ("version = 3\nplugins = 1", "f:2: plugins: expected a table, got 1"),
+    "plugins no table": ("version = 3\nplugins = 1", "f:2: plugins: expected a table, got an integer"),
     "plugin no table": (
         'version = 3\n[plugins]\n"io.containerd.cri.v1.runtime" = []',
-        'f:3: plugins."io.containerd.cri.v1.runtime": expected a table, got []',
+        'f:3: plugins."io.containerd.cri.v1.runtime": expected a table, got a list',
     ),
-    "runtimes no table": (f"version = 3\n{RUNTIMES}.runtimes = 7", "f:2: containerd.runtimes: expected a table, got 7"),
+    "runtimes no table": (
+        f"version = 3\n{RUNTIMES}.runtimes = 7",
+        "f:2: containerd.runtimes: expected a table, got an integer",
+    ),
     "handler no table": (f"version = 3\n[{RUNTIMES}.runtimes]\nkata = 'x'", "f:3: runtimes.kata: expected a table"),
     "runtime_type": (
         f"version = 3\n[{RUNTIMES}.runtimes.k]\nruntime_type = 1",
-        "f:3: runtimes.k.runtime_type: expected a text, got 1",
-    ),
-    "annotations": (
-        f"version = 3\n[{RUNTIMES}.runtimes.k]\npod_annotations = ['a', 1]",
-        "f:3: runtimes.k.pod_annotations: expected a list of texts, got ['a', 1]",
+        "f:3: runtimes.k.runtime_type: expected a text, got an integer",
     ),
     "true where a number belongs": (
         'version = 3\n[plugins."io.containerd.cri.v1.images"]\nmax_concurrent_downloads = true',
-        'f:3: plugins."io.containerd.cri.v1.images".max_concurrent_downloads: expected an integer, got True',
+        'f:3: plugins."io.containerd.cri.v1.images".max_concurrent_downloads: expected an integer, got true or false',
     ),
     "boolean": (
-        f"version = 3\n[{RUNTIMES}.runtimes.k]\nprivileged_without_host_devices = 1",
-        "f:3: runtimes.k.privileged_without_host_devices: expected true or false, got 1",
+        f"version = 3\n[{RUNTIMES}.runtimes.runc]\noptions.SystemdCgroup = 1",
+        "f:3: runtimes.runc.options.SystemdCgroup: expected true or false, got an integer",
     ),
     "table where a text belongs": (
         f"version = 3\n[{RUNTIMES}.runtimes.k.runtime_type]",
@@ -76,9 +75,8 @@ BAD_TEXT = {
     ),
     "default handler of the wrong type": (
         f"version = 3\n{RUNTIMES}.default_runtime_name = 3",
-        "f:2: containerd.default_runtime_name: expected a text, got 3",
+        "f:2: containerd.default_runtime_name: expected a text, got an integer",
     ),
-    "root of the wrong type": ("version = 3\nroot = 3", "f:2: root: expected a text, got 3"),
 }
 
 
@@ -90,14 +88,14 @@ def test_bad_text_is_refused_with_file_line_and_key(text: str, message: str) -> 
 
 
 def test_several_faults_are_counted_in_one_error() -> None:
-    with pytest.raises(ConfigError, match=r"f:2: root: .* \(and 1 more\)"):
-        config.loads("version = 3\nroot = 1\nstate = 2", filename="f", host=LINUX)
+    with pytest.raises(ConfigError, match=r"f:2: plugins: .* \(and 1 more\)"):
+        config.loads("version = 3\nplugins = 1\nproxy_plugins = 2", filename="f", host=LINUX)
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_read_past(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    file.write_bytes(b"\xef\xbb\xbfversion = 3\r\n\r\nroot = 3\r\n")
-    with pytest.raises(ConfigError, match=r"config\.toml:3: root: expected a text"):
+    file.write_bytes(b"\xef\xbb\xbfversion = 3\r\n\r\nplugins = 3\r\n")
+    with pytest.raises(ConfigError, match=r"config\.toml:3: plugins: expected a table"):
         config.load(file, host=LINUX)
 
 
@@ -132,7 +130,7 @@ def test_a_file_of_exactly_the_limit_is_read(tmp_path: Path) -> None:
 
 def test_messages_show_long_values_shortened() -> None:
     with pytest.raises(ConfigError) as caught:
-        config.loads(f"version = 3\nroot = [{'1,' * 1000}]", filename="f", host=LINUX)
+        config.loads(f"version = '{'1' * 1000}'", filename="f", host=LINUX)
     assert len(str(caught.value)) < 200
 
 
