@@ -18,7 +18,8 @@ _SPECIAL: Final = re.compile(r"([\\*_\[\]`#])")
 def cli_pages() -> dict[str, str]:
     """Path below ``docs/`` to text."""
     program = all_commands()
-    pages = {"reference/cli/index.md": "\n".join(_index(program))}
+    # Not the index page of a folder: the menu would take it for that of the whole reference.
+    pages = {"reference/command-line.md": "\n".join(_index(program))}
     for command in program.children:
         parts = ["\n".join(_section(each, 1 if each is command else 2)) for each in flat(command)]
         pages[f"reference/cli/{command.path[0]}.md"] = "\n".join(parts)
@@ -35,10 +36,10 @@ def _index(program: Found) -> Iterator[str]:
     yield from ("# Command line", "", "Made from the commands themselves. `--help` prints the same text.", "")
     yield from ("| command | what it does |", "|---|---|")
     for command in program.children:
-        yield f"| [`{command.name}`]({command.path[0]}.md) | {_escaped(command.summary)} |"
+        yield f"| [`{command.name}`](cli/{command.path[0]}.md) | {_escaped(command.summary)} |"
     yield from ("", "## Global options", "", "They stand before the command.", "")
     yield from _options(program)
-    yield from ("", "Exit statuses are on [their own page](../exit-statuses.md).", "")
+    yield from ("", "Exit statuses are on [their own page](exit-statuses.md).", "")
 
 
 def _section(command: Found, level: int) -> Iterator[str]:

@@ -46,8 +46,9 @@ class Block:
 
 def pages() -> list[Path]:
     """Every page that people wrote, README.md included."""
+    made = (DOCS / "reference" / "command-line.md", *(DOCS / "reference" / "cli").glob("*.md"))
     found = [path for path in sorted(DOCS.rglob("*.md")) if path.relative_to(DOCS).parts[0] not in NOT_TASKS]
-    found = [path for path in found if path.parent != DOCS / "reference" / "cli"]
+    found = [path for path in found if path not in made]
     return [TOP / "README.md", *found]
 
 

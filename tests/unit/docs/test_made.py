@@ -33,7 +33,7 @@ def test_every_made_file_is_current(files: dict[str, str]) -> None:
 
 def test_there_is_a_page_and_a_man_page_for_each_command() -> None:
     pages, manual = cli_pages(), man_pages()
-    assert {"reference/cli/index.md", "reference/cli/pull.md"} <= set(pages)
+    assert {"reference/command-line.md", "reference/cli/pull.md"} <= set(pages)
     assert "imagestore node ensure" in pages["reference/cli/node.md"]
     assert {"imagestore.1", "imagestore-node-ensure.1"} <= set(manual)
     assert ".SH EXIT STATUS" in manual["imagestore.1"]
