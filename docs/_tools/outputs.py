@@ -116,7 +116,6 @@ FINDING: Final = {
     "key": str,
     "text": str,
     "hint": str,
-    "mend": str,
 }
 HANDLER: Final = {
     "runtimeHandler": str,

@@ -91,7 +91,6 @@ def finding(found: Finding) -> dict[str, Any]:
         "key": found.key,
         "text": found.text,
         "hint": found.hint,
-        "mend": found.hint,  # the member's name until 1.0, for scripts that read it
     }
 
 

@@ -99,8 +99,6 @@ class NodeMetrics:
 
         self.pull_intents = _measured("ondisk_pullintents", "Number of pull intents on disk.")
         self.pulled_records = _measured("ondisk_pulledrecords", "Number of pulled records on disk.")
-        self.records_cache = _measured("inmemory_pulledrecords_usage_percent", "Use of the cache of records.")
-        self.intents_cache = _measured("inmemory_pullintents_usage_percent", "Use of the cache of intents.")
 
     def count_handlers(self, images: Mapping[str, int]) -> None:
         """Set the number of images of each runtime handler; other handlers disappear."""

@@ -51,11 +51,10 @@ V = TypeVar("V")
 
 
 class RecentlyUsed(Generic[V]):
-    """A bounded cache that reports its usage in percent after each change, as the kubelet's metrics need it."""
+    """A bounded cache."""
 
-    def __init__(self, capacity: int, show_usage: Callable[[float], None] | None) -> None:
+    def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._show_usage = show_usage
         self._values: collections.OrderedDict[str, V] = collections.OrderedDict()
 
     def get(self, key: str) -> V | None:
@@ -70,16 +69,10 @@ class RecentlyUsed(Generic[V]):
         self._values.move_to_end(key)
         if len(self._values) > self._capacity:
             self._values.popitem(last=False)
-        self._show()
 
     def drop(self, key: str) -> None:
         """Remove a value; it need not be there."""
         self._values.pop(key, None)
-        self._show()
-
-    def _show(self) -> None:
-        if self._show_usage is not None:
-            self._show_usage(100 * len(self._values) // self._capacity)
 
 
 class PullRecordFiles:
@@ -87,18 +80,11 @@ class PullRecordFiles:
 
     Args:
         root: state folder of the kubelet or the node agent.
-        show_usage, show_intents_usage: receive the usage of the caches of records and intents, in percent.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        *,
-        show_usage: Callable[[float], None] | None = None,
-        show_intents_usage: Callable[[float], None] | None = None,
-    ) -> None:
-        self._cache: RecentlyUsed[tuple[Signature, PulledRecord]] = RecentlyUsed(_CACHED, show_usage)
-        self._intents: RecentlyUsed[Signature] = RecentlyUsed(_INTENTS_CACHED, show_intents_usage)
+    def __init__(self, root: Path) -> None:
+        self._cache: RecentlyUsed[tuple[Signature, PulledRecord]] = RecentlyUsed(_CACHED)
+        self._intents: RecentlyUsed[Signature] = RecentlyUsed(_INTENTS_CACHED)
         self._pulling = root / "image_manager" / "pulling"
         self._pulled = root / "image_manager" / "pulled"
         self._locks = root / "image_manager" / "locks"

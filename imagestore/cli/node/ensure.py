@@ -213,11 +213,7 @@ def records_of(found: Connected, metrics: NodeMetrics | None) -> PullManager:
     Raises:
         ImageStoreError: the folder can't be used, or the service can't list.
     """
-    files = PullRecordFiles(
-        found.folder,
-        show_usage=None if metrics is None else metrics.records_cache.set,
-        show_intents_usage=None if metrics is None else metrics.intents_cache.set,
-    )
+    files = PullRecordFiles(found.folder)
     manager = PullManager(files, found.settings.verification(), metrics=metrics)
     if files.intents()[0]:
         manager.start(found.service.list())

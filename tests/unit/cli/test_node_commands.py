@@ -156,7 +156,7 @@ def test_people_read_steps_and_events(image: str, capsys: pytest.CaptureFixture[
     assert "step: policy IfNotPresent (the default for this image)\n" in out
     assert "event: Normal Pulled: Successfully pulled image" in out
     assert 'present_locally="false",pull_policy="ifnotpresent",pull_required="true"} 1.0' in metrics.read_text()
-    assert "kubelet_imagemanager_inmemory_pullintents_usage_percent 0" in metrics.read_text()
+    assert "kubelet_imagemanager_ondisk_pullintents 0" in metrics.read_text()
 
 
 @pytest.mark.parametrize(

@@ -73,9 +73,9 @@ def test_they_are_shown_in_the_registry_that_is_given() -> None:
     registry = CollectorRegistry()
     metrics = NodeMetrics(registry)
     metrics.collected.labels("age").inc()
-    metrics.records_cache.set(40)
+    metrics.pulled_records.set(40)
     assert registry.get_sample_value("kubelet_image_garbage_collected_total", {"reason": "age"}) == 1
-    assert registry.get_sample_value("kubelet_imagemanager_inmemory_pulledrecords_usage_percent") == 40
+    assert registry.get_sample_value("kubelet_imagemanager_ondisk_pulledrecords") == 40
 
 
 def test_what_was_not_measured_has_no_number() -> None:
