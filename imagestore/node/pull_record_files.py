@@ -2,16 +2,14 @@
 
 ``<root>/image_manager/pulling/`` has intents, ``…/pulled/`` has records. A file is named ``sha256-`` and the hash of
 its key: the image text for an intent, the image ref for a record. Files are replaced by a rename; files with other
-names are ignored. As in the kubelet, records are cached until their file changes. Several processes may share a
-folder: a lock in ``…/locks/`` shows that a pull is still running.
+names are ignored. Several processes may share a folder: a lock in ``…/locks/`` shows that a pull is still running.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import time
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import imagestore.node.pull_records as pull_records
 from imagestore.errors import StoreCorruptError
@@ -19,7 +17,7 @@ from imagestore.oci import Digest
 from imagestore.util import files
 from imagestore.util.disk_errors import translated
 from imagestore.util.file_locks import FileLock, SharedLock
-from imagestore.util.files import Signature, make_directory, signature
+from imagestore.util.files import make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +31,6 @@ _TEMPORARY: Final = ".tmp"
 #: A temporary file older than this was left by a dead process.
 _LEFTOVER_SECONDS: Final = 3600
 _MAX_BYTES: Final = 4 * 1024 * 1024
-_CACHED: Final = 2000
-#: Only running and interrupted pulls have intents.
-_INTENTS_CACHED: Final = 100
 
 
 def file_name(key: str) -> str:
@@ -50,31 +45,6 @@ def file_name(key: str) -> str:
 V = TypeVar("V")
 
 
-class RecentlyUsed(Generic[V]):
-    """A bounded cache."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._values: collections.OrderedDict[str, V] = collections.OrderedDict()
-
-    def get(self, key: str) -> V | None:
-        """The value, or None."""
-        if key in self._values:
-            self._values.move_to_end(key)
-        return self._values.get(key)
-
-    def put(self, key: str, value: V) -> None:
-        """Add or replace a value."""
-        self._values[key] = value
-        self._values.move_to_end(key)
-        if len(self._values) > self._capacity:
-            self._values.popitem(last=False)
-
-    def drop(self, key: str) -> None:
-        """Remove a value; it need not be there."""
-        self._values.pop(key, None)
-
-
 class PullRecordFiles:
     """Reads and writes intents and records below one folder; every method raises StoreError if that fails.
 
@@ -83,8 +53,6 @@ class PullRecordFiles:
     """
 
     def __init__(self, root: Path) -> None:
-        self._cache: RecentlyUsed[tuple[Signature, PulledRecord]] = RecentlyUsed(_CACHED)
-        self._intents: RecentlyUsed[Signature] = RecentlyUsed(_INTENTS_CACHED)
         self._pulling = root / "image_manager" / "pulling"
         self._pulled = root / "image_manager" / "pulled"
         self._locks = root / "image_manager" / "locks"
@@ -115,24 +83,16 @@ class PullRecordFiles:
         return FileLock(self._locks / file_name(image))
 
     def _write_intent(self, image: str) -> None:
-        path = self._pulling / file_name(image)
-        _replace(path, pull_records.intent_json(image))
-        seen = signature(path)
-        if seen is not None:
-            self._intents.put(image, seen)
+        _replace(self._pulling / file_name(image), pull_records.intent_json(image))
 
     def has_intent(self, image: str) -> bool:
         """Whether a pull of the image is running or was interrupted."""
         path = self._pulling / file_name(image)
-        seen = signature(path)
-        if seen is not None and self._intents.get(image) == seen:
-            return True
         data = _read(path)
         return data is not None and pull_records.parse_intent(data, f"pull intent {path.name}") == image
 
     def delete_intent(self, image: str) -> None:
         """Delete an intent; it need not exist."""
-        self._intents.drop(image)
         _delete(self._pulling / file_name(image))
 
     def intents(self) -> tuple[list[str], list[StoreCorruptError]]:
@@ -142,19 +102,11 @@ class PullRecordFiles:
     def read(self, image_ref: str) -> PulledRecord | None:
         """The record of an image, or None."""
         path = self._pulled / file_name(image_ref)
-        seen = signature(path)
-        cached = self._cache.get(image_ref)
-        if cached is not None and cached[0] == seen:
-            return cached[1]
         data = _read(path)
         if data is None:
             return None
         record = pull_records.parse_record(data, f"pulled record {path.name}")
-        if record.image_ref != image_ref:
-            return None
-        if seen is not None:
-            self._cache.put(image_ref, (seen, record))
-        return record
+        return record if record.image_ref == image_ref else None
 
     def records(self) -> tuple[list[PulledRecord], list[StoreCorruptError]]:
         """All records, and the faults of unreadable files."""
@@ -166,7 +118,6 @@ class PullRecordFiles:
 
     def delete(self, image_ref: str) -> None:
         """Delete a record; it need not exist."""
-        self._cache.drop(image_ref)
         _delete(self._pulled / file_name(image_ref))
 
     def renew(self) -> None:
