@@ -250,6 +250,8 @@ RESOURCES: Final = {
     "warnings": [str],
 }
 #: Command to its output; ``NAME --option`` where an option prints another one.
+#: What a command that failed writes to standard error.
+ERROR: Final = {"code": str, "message": str, "hint": str, "status": int}
 OUTPUTS: Final[dict[str, Any]] = {
     "pull": IMAGES,
     "pull --dry-run": {"pulls": [PLAN], "bytesToFetch": int, "contentBytes": int, "contentBytesAfter": int},

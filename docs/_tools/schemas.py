@@ -76,20 +76,16 @@ def file_name(command: str) -> str:
 
 def schema_files() -> dict[str, str]:
     """Path below ``docs/`` to text."""
-    from docs._tools.outputs import OUTPUTS
+    from docs._tools.outputs import ERROR, OUTPUTS
 
+    titles = {command: f"imagestore {command} --output json" for command in OUTPUTS}
+    titles["error"] = "An error of a command with --output json"
     return {
         f"schemas/{file_name(command)}": json.dumps(
-            {
-                "$schema": _DIALECT,
-                "$id": file_name(command),
-                "title": f"imagestore {command} --output json",
-                **schema(form),
-            },
-            indent=2,
+            {"$schema": _DIALECT, "$id": file_name(command), "title": titles[command], **schema(form)}, indent=2
         )
         + "\n"
-        for command, form in OUTPUTS.items()
+        for command, form in {**OUTPUTS, "error": ERROR}.items()
     }
 
 

@@ -90,6 +90,26 @@ NODE_COMMANDS: Final[Table] = {
 }
 
 
+#: What other tools call these commands.
+MEANT: Final = {
+    **dict.fromkeys(("list", "ls", "ps"), "images"),
+    **dict.fromkeys(("save", "archive"), "export"),
+    "load": "import",
+    **dict.fromkeys(("get", "fetch", "download"), "pull"),
+    "inspect": "inspecti",
+    **dict.fromkeys(("rm", "remove", "delete"), "rmi"),
+    **dict.fromkeys(("prune", "clean"), "gc"),
+    **dict.fromkeys(("repositories", "repos", "search"), "catalog"),
+    **dict.fromkeys(("run", "create"), "bundle"),
+    "mount": "unpack",
+    "blob": "cat",
+    "stats": "df",
+    "daemon": "serve",
+    "fsck": "check",
+    "upload": "push",
+}
+
+
 class LazyGroup(click.Group):
     """A group that imports a command's module only when the command runs; its help lists the tables' commands."""
 
@@ -123,7 +143,9 @@ class LazyGroup(click.Group):
             name = args[0]
             if name in self.table or name.startswith("-"):
                 raise
-            near = " or ".join(map(repr, difflib.get_close_matches(name, self.table)))
+            meant = MEANT.get(name, "")
+            found = [meant] if meant in self.table else difflib.get_close_matches(name, self.table)
+            near = " or ".join(map(repr, found))
             if not near:
                 raise
             raise click.UsageError(f"{error.message} Did you mean {near}?", ctx) from error

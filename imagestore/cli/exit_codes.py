@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import json
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -104,12 +105,29 @@ def say_untried(work: Iterable[tuple[str, str]]) -> None:
         note(f"not tried after the failure below: {', '.join(untried)}")
 
 
-def report(error: errors.ImageStoreError) -> ExitStatus:
-    """Write one line (and the hint on a second) to standard error; return the exit status."""
-    note(str(error))
-    if error.hint:
-        say(f"  hint: {printable(without_logins(error.hint))}")
-    return exit_status(error)
+def report(error: errors.ImageStoreError, *, is_json: bool = False) -> ExitStatus:
+    """Say why a command failed, as fail() does; return the exit status."""
+    return fail(str(error), exit_status(error), category=error.category, hint=error.hint, is_json=is_json)
+
+
+def fail(
+    message: str,
+    status: ExitStatus,
+    *,
+    category: Category = Category.INTERNAL,
+    hint: str = "",
+    is_json: bool = False,
+) -> ExitStatus:
+    """Write one line (and the hint on a second) to standard error, or a JSON object in one line; return the status."""
+    shown, advice = (printable(without_logins(text)) for text in (message, hint))
+    if is_json:
+        code = category.value.replace(" ", "_")
+        say(json.dumps({"code": code, "message": shown, "hint": advice, "status": status.value}))
+        return status
+    say(f"imagestore: {shown}")
+    if advice:
+        say(f"  hint: {advice}")
+    return status
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import logging
 import os
 import sys
@@ -17,7 +18,7 @@ from imagestore._version import __version__
 from imagestore.cli import signals
 from imagestore.cli.app import App, RemoteOptions
 from imagestore.cli.commands import SECTIONS, LazyGroup, restore_help
-from imagestore.cli.exit_codes import MEANINGS, ExitStatus, note, report
+from imagestore.cli.exit_codes import MEANINGS, ExitStatus, fail, note, report
 from imagestore.cli.options import GivenPath, StoreRoot
 from imagestore.cli.render import StandardError
 from imagestore.util.logins import reference_without_login, without_logins
@@ -157,10 +158,12 @@ def _remote(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    return run(lambda: _invoke(arguments))
+    words = sys.argv[1:] if arguments is None else arguments
+    is_json = _wants_json(words)
+    return run(lambda: _invoke(words, is_json=is_json), words, is_json=is_json)
 
 
-def run(work: Callable[[], int]) -> int:
+def run(work: Callable[[], int], words: Sequence[str] = (), *, is_json: bool = False) -> int:
     """Run a command and return its exit status: the only place where errors become exit statuses."""
     _prepare_streams()
     signals.raise_on_signals()
@@ -168,49 +171,58 @@ def run(work: Callable[[], int]) -> int:
         status = work()
         sys.stdout.flush()
     except errors.ImageStoreError as error:
-        status = report(error)
+        status = report(error, is_json=is_json)
     except KeyboardInterrupt:
-        status = _interrupted()
+        status = _interrupted(is_json=is_json)
     except RuntimeError as error:
         # Python 3.11 wraps an interrupt that arrives while a class is defined, for example during an import.
         if not isinstance(error.__cause__, KeyboardInterrupt):
             raise
-        status = _interrupted()
+        status = _interrupted(is_json=is_json)
     except BrokenPipeError:
         status = ExitStatus.FAILURE
     except OSError as error:
-        note(f"{error.filename or 'output'}: {error.strerror}")
-        status = ExitStatus.FAILURE
+        status = fail(f"{error.filename or 'output'}: {error.strerror}", ExitStatus.FAILURE, is_json=is_json)
     except UnicodeEncodeError as error:
         # Names of files may be any bytes; other arguments are written where only UTF-8 is possible.
         odd = error.object[error.start]
-        word = next((word for word in sys.argv[1:] if odd in word), None)
+        word = next((word for word in words if odd in word), None)
         if word is None:
             raise
-        note(f"argument '{word}': expected UTF-8")
-        status = ExitStatus.USAGE
+        category = errors.Category.INVALID_ARGUMENT
+        status = fail(f"argument '{word}': expected UTF-8", ExitStatus.USAGE, category=category, is_json=is_json)
     for stream in (sys.stdout, sys.stderr):
         _flush(stream)
     return status
 
 
-def _invoke(arguments: list[str] | None) -> int:
+def _wants_json(words: Sequence[str]) -> bool:
+    """Whether the command's output is JSON, also where the words can't be read: its errors are JSON then."""
+    before = words[: words.index("--")] if "--" in words else words
+    options = [f"{word}{value}" for word, value in itertools.pairwise(before)]
+    return not {"-ojson", "--outputjson", "--output=json"}.isdisjoint([*before, *options])
+
+
+def _invoke(words: list[str], *, is_json: bool) -> int:
     if sys.flags.optimize > 1:
         restore_help(cli)
     try:
-        return int(cli.main(args=arguments, prog_name="imagestore", standalone_mode=False) or ExitStatus.OK)
+        return int(cli.main(args=words, prog_name="imagestore", standalone_mode=False) or ExitStatus.OK)
     except click.exceptions.Exit as request:
         return request.exit_code
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             error = _with_place(error)
+        if is_json:
+            message = _without_logins(error.format_message(), words)
+            return fail(message, ExitStatus.USAGE, category=errors.Category.INVALID_ARGUMENT, is_json=True)
         shown = io.StringIO()
         error.show(shown)
         with contextlib.suppress(OSError):  # the exit status remains
-            sys.stderr.write(_without_logins(shown.getvalue(), sys.argv[1:] if arguments is None else arguments))
+            sys.stderr.write(_without_logins(shown.getvalue(), words))
         return error.exit_code
     except click.Abort:
-        return _interrupted()
+        return _interrupted(is_json=is_json)
 
 
 def _without_logins(message: str, words: Sequence[str]) -> str:
@@ -229,9 +241,8 @@ def _with_place(error: click.NoSuchOption) -> click.UsageError:
     return click.UsageError(f"{error.message} {where}", error.ctx)
 
 
-def _interrupted() -> int:
-    note("interrupted")
-    return ExitStatus.INTERRUPTED
+def _interrupted(*, is_json: bool) -> ExitStatus:
+    return fail("interrupted", ExitStatus.INTERRUPTED, category=errors.Category.CANCELLED, is_json=is_json)
 
 
 def _prepare_streams() -> None:

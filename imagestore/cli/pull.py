@@ -23,14 +23,18 @@ from imagestore.cli.options import (
 from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.config.findings import Severity
-from imagestore.errors import ImageStoreError
-from imagestore.events import Noticed
+from imagestore.errors import ImageStoreError, OperationCancelledError
+from imagestore.events import BlobStarted, Noticed
 from imagestore.oci.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from imagestore.content import ContentStore
+    from imagestore.events import Event
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
     from imagestore.store.image import Image
     from imagestore.store.pull.plan import PullPlan
 
@@ -122,8 +126,15 @@ def _pull(
     for reference, _ in work:
         Reference.parse(reference)
     pulled: list[Image] = []
+    begun: dict[Digest, Descriptor] = {}
     try:
-        with cancelled_by_signals(deadline_seconds=deadline_seconds) as token, observer_for(progress) as observer:
+        with cancelled_by_signals(deadline_seconds=deadline_seconds) as token, observer_for(progress) as shown_by:
+
+            def observer(event: Event) -> None:
+                if isinstance(event, BlobStarted):
+                    begun[event.descriptor.digest] = event.descriptor
+                shown_by(event)
+
             for reference, handler in work:
                 before = _kept(app, reference) if platform is not None else None
                 image = app.store.pull(
@@ -134,6 +145,13 @@ def _pull(
                     observer(
                         Noticed(f"{image.reference}: replaces the image for {platforms.format_all(before.platform)}")
                     )
+    except OperationCancelledError as error:
+        say_untried(work[len(pulled) + 1 :])
+        kept = _bytes_of(begun.values(), app.store.content) if begun else 0
+        if kept:
+            text = f"{error}; the next pull goes on from here, with {render.size(kept)}"
+            raise type(error)(text, hint=error.hint) from error
+        raise
     except ImageStoreError:
         say_untried(work[len(pulled) + 1 :])
         raise
@@ -143,6 +161,15 @@ def _pull(
             shown = {"images": [describe.image(image, app.pins) for image in pulled]}
             whole = (f"{image.reference} ({image.runtime_handler}): {image.id}" for image in pulled)
             render.show(output, shown, (str(image.id) for image in pulled) if output == "ids" else whole)
+
+
+def _bytes_of(blobs: Iterable[Descriptor], content: ContentStore) -> int:
+    """How many bytes of these the store has, whole or in ingests."""
+    total = 0
+    for blob in blobs:
+        ingest = content.status(blob.ingest_ref)
+        total += ingest.offset if ingest is not None else blob.size if content.exists(blob.digest) else 0
+    return total
 
 
 def _kept(app: App, reference: str) -> Image | None:

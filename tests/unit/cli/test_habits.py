@@ -9,9 +9,11 @@ import os
 import pty
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import termios
+import threading
 from collections import namedtuple
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +21,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore.cli.main import main
-from imagestore.testing import build_image
+from imagestore.testing import FaultRule, RegistryServer, Where, build_image, layer
+from imagestore.testing.faults import Stall
 from tests.support.node import HYPERV, PROCESS
+from tests.support.patience import until
 from tests.unit.cli.lines import Line
 
 if TYPE_CHECKING:
@@ -280,3 +284,57 @@ def _everything(terminal: io.FileIO) -> str:
         while part := terminal.read(65536):
             parts.append(part)
     return b"".join(parts).decode()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "status"),
+    [
+        ("inspecti nothing:1 -o json", "not_found", 3),
+        ("inspecti nothing:1 --output=json", "not_found", 3),
+        ("-o json images", "invalid_argument", 2),
+        ("images --bogus -ojson", "invalid_argument", 2),
+        ("pull :bad: --output json", "invalid_argument", 2),
+    ],
+)
+def test_a_program_that_reads_json_reads_errors_as_json(line: Line, words: str, code: str, status: int) -> None:
+    line("pull", line.python)
+    assert line(*words.split(), status=status) == ""
+    (told,) = line.error.splitlines()
+    error = json.loads(told)
+    assert (error["code"], error["status"], sorted(error)) == (code, status, ["code", "hint", "message", "status"])
+    assert error["message"]
+
+
+def test_output_of_another_program_is_not_ours(line: Line) -> None:
+    line("inspecti", "nothing:1", "--", "-o", "json", status=2)
+    assert line.error.startswith("Usage: ")
+
+
+@pytest.mark.parametrize(
+    ("word", "command"),
+    [("list", "images"), ("ls", "images"), ("save", "export"), ("load", "import"), ("get", "pull"), ("pul", "pull")],
+)
+def test_words_of_other_tools_lead_to_the_command(line: Line, word: str, command: str) -> None:
+    line(word, status=2)
+    assert f"Did you mean '{command}'" in line.error
+
+
+def test_an_interrupted_pull_says_what_the_next_one_goes_on_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    whole = layer("large", size=4_000_000)
+    fault = FaultRule(Stall(at=3_000_000), Where(kind="blob", reference=str(whole.digest)), times=0)
+    with RegistryServer({"a.example/a:1": build_image("linux/amd64", layers=[whole])}, faults=[fault]) as server:
+        line = Line(tmp_path, capsys, server)
+
+        def interrupt() -> None:
+            until(lambda: any(ingest.stat().st_size for ingest in line.root.glob("content/ingest/*/data")), "half came")
+            os.kill(os.getpid(), signal.SIGINT)
+
+        killer = threading.Thread(target=interrupt)
+        killer.start()
+        line("pull", "--quiet", server.server.reference("a.example/a:1"), "--platform", "linux/amd64", status=130)
+        killer.join()
+    told = r"imagestore: interrupted; the next pull goes on from here, with [0-9.]+[KM]iB\n"
+    assert re.fullmatch(told, line.error)

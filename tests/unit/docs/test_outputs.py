@@ -11,8 +11,9 @@ import jsonschema
 import pytest
 
 from docs._tools.commands import all_commands, flat
-from docs._tools.outputs import OUTPUTS
+from docs._tools.outputs import ERROR, OUTPUTS
 from docs._tools.schemas import schema
+from imagestore.cli.main import main
 from tests.unit.docs.session import CONTAINERD, SOCKET, Session
 
 DEPLOYMENT: Final = (
@@ -135,6 +136,11 @@ def test_output_fits_its_schema(session: Session) -> None:
         jsonschema.validate(found, schema(OUTPUTS[name]), jsonschema.Draft202012Validator)
         seen.add(name)
     assert seen | NOT_RUN == set(OUTPUTS)
+
+
+def test_an_error_fits_its_schema(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspecti", "nothing:1", "--output", "json"]) == 8
+    jsonschema.validate(json.loads(capsys.readouterr().err), schema(ERROR), jsonschema.Draft202012Validator)
 
 
 def test_every_command_with_json_output_has_a_schema() -> None:
