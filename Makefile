@@ -19,7 +19,7 @@ ON_WINDOWS := platforms oci config registry resources errors
 # The generators of gRPC code live apart: they are the oldest that will do, the rest is new.
 PROTOS := .venv-protos
 
-.PHONY: help demo demo-node demo-growth docs reference test unit lint types types-elsewhere format integration crash growth bench protos protos-check lock clean
+.PHONY: help demo demo-node demo-growth docs reference test check unit lint types types-elsewhere format integration crash growth bench protos protos-check lock clean
 
 help:
 	@echo "make demo         one reference, two runtime handlers, two manifests; recorded, so no registry is asked. Like all of"
@@ -29,6 +29,7 @@ help:
 	@echo "make docs         the documentation site, into build/site; a dead link or an unresolved name is an error"
 	@echo "make reference    make the schemas, tables and pictures anew that come from the code"
 	@echo "make test         lint, types, floors, unit and property tests"
+	@echo "make check        one package and its tests: make check ROOM=store"
 	@echo "make integration  the same against real servers on loopback (installs Debian packages that are missing)"
 	@echo "make crash        kill processes at work on one store, and on a shared one with its database and gateway"
 	@echo "                  (KILLS=1000 of them), and judge what is left"
@@ -86,6 +87,15 @@ types-elsewhere: $(VENV)/ready
 # Side by side, since the type checker uses one processor only.
 test: $(VENV)/ready
 	@$(MAKE) --no-print-directory -j 3 lint types unit
+
+# One package and its tests, while one works on it.
+check: $(VENV)/ready
+	@test -n "$(ROOM)" || { echo "say which package: make check ROOM=store"; exit 2; }
+	$(BIN)/ruff check imagestore/$(ROOM) tests/unit/$(ROOM)
+	$(BIN)/ruff format --check imagestore/$(ROOM) tests/unit/$(ROOM)
+	$(BIN)/lint-imports
+	$(BIN)/mypy imagestore/$(ROOM) tests/unit/$(ROOM)
+	$(BIN)/pytest -q -n $(JOBS) tests/unit/$(ROOM) tests/unit/test_house.py tests/unit/test_docstrings.py
 
 unit: $(VENV)/ready $(VENV)/collected
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
