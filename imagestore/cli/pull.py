@@ -130,7 +130,7 @@ def _pull(
     try:
         with cancelled_by_signals(deadline_seconds=deadline_seconds) as token, observer_for(progress) as shown_by:
 
-            def observer(event: Event) -> None:
+            def _observe(event: Event) -> None:
                 if isinstance(event, BlobStarted):
                     begun[event.descriptor.digest] = event.descriptor
                 shown_by(event)
@@ -138,11 +138,11 @@ def _pull(
             for reference, handler in work:
                 before = _kept(app, reference) if platform is not None else None
                 image = app.store.pull(
-                    reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
+                    reference, runtime_handler=handler, platform=platform, observer=_observe, cancel=token
                 )
                 pulled.append(image)
                 if before is not None and before.platform != image.platform:
-                    observer(
+                    _observe(
                         Noticed(f"{image.reference}: replaces the image for {platforms.format_all(before.platform)}")
                     )
     except OperationCancelledError as error:
