@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from imagestore.cli import completion, render
 from imagestore.cli.app import App, pass_app
+from imagestore.cli.exit_codes import note
 from imagestore.cli.options import (
     access_options,
     all_of,
@@ -20,16 +22,19 @@ from imagestore.cli.options import (
 )
 from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
+from imagestore.oci.reference import Reference
 from imagestore.util.text import counted
 
 if TYPE_CHECKING:
     from imagestore.store.copy.options import CopyReport
 
 
+#: How names of archives end.
+_ARCHIVES: Final = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz")
 _copying = all_of(
     handlers_option(
         "Copy this handler's manifest; may be repeated, and then the index goes along. "
-        "Default: the configured default handler."
+        "Default: all from one registry into another, else the configured default handler's."
     ),
     click.option("--all-handlers", is_flag=True, help="The manifests of every handler, with their index."),
     click.option("--platform", metavar="P", default="", help="This platform's manifest, instead of a handler's."),
@@ -66,17 +71,18 @@ def copy(
     A reference means its registry. The store is store:NAME, an OCI layout oci:FOLDER, an archive oci-archive:FILE or
     docker-archive:FILE.
 
-    Of a multi-platform image the manifest goes that the handler's sandbox can run; the index goes along, with the same
-    digest, for --all-handlers and --all-platforms. Registries that want every manifest of an index refuse one that
-    lacks some.
+    From one registry into another a multi-platform image goes as a whole. A handler or a platform chooses one manifest,
+    and without one the default handler's goes from and to all other places. The index goes along, with the same digest,
+    for --all-handlers and --all-platforms. Registries that want every manifest of an index refuse one that lacks some.
 
     With --referrers, what refers to the image goes along: from and to every place but a docker-archive.
 
     \b
-    imagestore copy python:3 registry.example/python:3 --all-platforms
+    imagestore copy python:3 registry.example/python:3
     imagestore copy store:python:3 oci:layout --runtime-handler kata
     imagestore copy oci-archive:python.tar registry.example/python:3
     """
+    _refuse_other_tools_places(source, destination)
     _run(
         app,
         source,
@@ -150,15 +156,41 @@ def _run(
         )
     if quiet:
         print(report.target.digest)
+        if report.left_out:
+            note(f"left out: {', '.join(report.left_out)}")
     elif output == "json":
         render.dump_json(_members(report))
     else:
         _show(report)
 
 
+def _refuse_other_tools_places(source: str, destination: str) -> None:
+    """Refuse what would be read otherwise than it was meant: files without a kind, and skopeo's ``oci:PATH:TAG``.
+
+    Raises:
+        click.UsageError: says how it is written here.
+    """
+    from imagestore.store.copy.options import ImageLocation, LocationKind
+
+    for place, option in ((source, "--image"), (destination, "--name")):
+        found = ImageLocation.parse(place)
+        path = found.name
+        if found.kind is LocationKind.REGISTRY and (path.endswith(_ARCHIVES) or os.path.exists(path)):
+            meant = "oci" if os.path.isdir(path) else "oci-archive"
+            raise click.UsageError(
+                f"'{path}' looks like a file, and means a repository of {Reference.parse(path).host}: "
+                f"write {meant}:{path}, or the repository with its host"
+            )
+        folder, colon, tag = path.rpartition(":")
+        if found.is_archive and colon and "/" not in tag and not os.path.exists(path):
+            form = found.kind.value
+            raise click.UsageError(
+                f"'{place}': the image's name is no part of a path here: write {form}:{folder} {option} REF"
+            )
+
+
 def _host(*places: str) -> str:
     """The registry that credentials from standard input are for: that of the last place that has one."""
-    from imagestore.oci.reference import Reference
     from imagestore.store.copy.options import ImageLocation, LocationKind
 
     found = [each for each in map(ImageLocation.parse, places) if each.kind is LocationKind.REGISTRY]

@@ -93,7 +93,8 @@ def inspected(registry: DockerRegistry, repository: str, *, is_raw: bool = True)
 
 
 def test_one_manifest_between_registries(one: DockerRegistry, two: DockerRegistry, store: ImageStore) -> None:
-    report = store.copy(f"{one.address}/team/app:1", f"{two.address}/other/app:2")
+    options = CopyOptions(("runc",))
+    report = store.copy(f"{one.address}/team/app:1", f"{two.address}/other/app:2", options=options)
     assert report.target.digest == IMAGE.manifests[0].descriptor.digest
     assert report.platforms == ("linux/amd64",)
     assert report.left_out == ("linux/arm64", "windows(10.0.17763.1)/amd64")
@@ -122,9 +123,11 @@ def test_blobs_are_mounted_within_a_registry(one: DockerRegistry, store: ImageSt
     assert {event.mounted_from for event in events if isinstance(event, BlobUploaded)} == {"team/app"}
 
 
-def test_all_platforms_keep_the_digest(one: DockerRegistry, two: DockerRegistry, store: ImageStore) -> None:
-    options = CopyOptions(has_all_platforms=True)
-    report = store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1", options=options)
+def test_all_platforms_are_the_default_between_registries(
+    one: DockerRegistry, two: DockerRegistry, store: ImageStore
+) -> None:
+    report = store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1")
+    assert report.left_out == ()
     assert report.target.digest == IMAGE.target.digest
     assert [each["digest"] for each in inspected(two, "app:1")["manifests"]] == [
         str(each.descriptor.digest) for each in IMAGE.manifests

@@ -101,6 +101,9 @@ class CopyWork:
             InvalidInputError: source and destination don't go together, or an option doesn't go with them.
             ImageStoreError: as :meth:`imagestore.store.copy.registry_target.RegistryTarget.run` and write_archive().
         """
+        return replace(self, options=self.options.between(origin, destination))._run(origin, destination)
+
+    def _run(self, origin: ImageLocation, destination: ImageLocation) -> CopyReport:
         with self._opened(origin) as found, self._fitting(origin, found, destination) as opened:
             if destination.is_archive:
                 return self._write_archive(opened, destination)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
@@ -95,8 +95,9 @@ class CopyOptions:
     """What to copy.
 
     Attributes:
-        runtime_handlers: whose manifests; empty means the default handler's. That of one goes alone, those of several
-            go with their index.
+        runtime_handlers: whose manifests. That of one goes alone, those of several go with their index. If no handler
+            and no platform is named, a copy from one registry into another takes all, as crane and regctl do, and any
+            other the default handler's.
         has_all_handlers: the manifests of every handler that the image has something for, with their index.
         platform: this platform's manifest alone, in text form; empty means the handlers'.
         has_all_platforms: every manifest that the source has, with their index.
@@ -122,6 +123,12 @@ class CopyOptions:
     def keeps_index(self) -> bool:
         """Whether the index goes along; else one manifest goes alone."""
         return self.has_all_handlers or self.has_all_platforms or len(set(self.runtime_handlers)) > 1
+
+    def between(self, origin: ImageLocation, destination: ImageLocation) -> CopyOptions:
+        """What they mean for these places."""
+        is_open = not (self.runtime_handlers or self.has_all_handlers or self.platform)
+        is_between_registries = origin.kind is destination.kind is LocationKind.REGISTRY
+        return replace(self, has_all_platforms=True) if is_open and is_between_registries else self
 
 
 @dataclass(frozen=True, slots=True)

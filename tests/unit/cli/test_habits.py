@@ -338,3 +338,31 @@ def test_an_interrupted_pull_says_what_the_next_one_goes_on_with(
         killer.join()
     told = r"imagestore: interrupted; the next pull goes on from here, with [0-9.]+[KM]iB\n"
     assert re.fullmatch(told, line.error)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("python:3 x2.tar", "write oci-archive:x2.tar, or the repository with its host"),
+        ("python:3 there", "write oci:there, or the repository with its host"),
+        ("there registry.example/a:1", "write oci:there"),
+        ("python:3 oci:layout:1", "write oci:layout --name REF"),
+        ("oci:layout:1 registry.example/a:1", "write oci:layout --image REF"),
+        ("python:3 docker://registry.example/a:1", "leave out docker://"),
+    ],
+)
+def test_places_in_other_tools_words_are_refused_by_name(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    line("copy", *words.split(), status=2)
+    assert said in line.error
+
+
+def test_what_a_quiet_copy_leaves_out_is_said(line: Line, tmp_path: Path) -> None:
+    out = line("copy", line.python, f"oci:{tmp_path}/layout", "--runtime-handler", PROCESS, "--quiet")
+    assert out.startswith("sha256:")
+    assert line.error.startswith("imagestore: left out: ")
+    (tmp_path / "odd:1").mkdir()
+    line("copy", line.python, f"oci:{tmp_path}/odd:1", "--runtime-handler", PROCESS, "--quiet")
