@@ -1,4 +1,17 @@
 from .api import MetadataStore as MetadataStore
+from .graph import Graph as Graph
+from .images import Images as Images
+from .leases import Leases as Leases
+from .named_images import NamedImages as NamedImages
+from .namespaces import Namespaces as Namespaces
 from .postgres import PostgresMetadataStore as PostgresMetadataStore
+from .records import ContentRecord as ContentRecord
+from .records import Holder as Holder
+from .records import HolderKind as HolderKind
 from .records import ImageRecord as ImageRecord
+from .records import Lease as Lease
 from .records import ListedImage as ListedImage
+from .records import NamedImage as NamedImage
+from .simple import SimpleMetadataStore as SimpleMetadataStore
+from .sql import Cursor as Cursor
+from .sqlite.store import SqliteMetadataStore as SqliteMetadataStore
