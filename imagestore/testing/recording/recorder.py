@@ -28,7 +28,8 @@ from imagestore.testing.recording.placeholders import in_order
 from imagestore.testing.recording.redaction import Redactor, SeenSecrets
 from imagestore.testing.recording.secret_guard import SecretSearch
 from imagestore.testing.recording.upstream import Upstream
-from imagestore.testing.tapes.tape import Tape, TapeExchange, format_tape
+from imagestore.testing.tapes.tape import Tape, TapeExchange
+from imagestore.testing.tapes.tape_text import format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

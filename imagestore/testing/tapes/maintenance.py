@@ -21,7 +21,8 @@ from imagestore.testing.recording.secret_guard import SecretLeakError, SecretSea
 from imagestore.testing.recording.upstream import UpstreamAddresses
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.files import find_tapes, load_tape, save_text, tape_path
-from imagestore.testing.tapes.tape import Tape, TapeExchange, format_tape
+from imagestore.testing.tapes.tape import Tape, TapeExchange
+from imagestore.testing.tapes.tape_text import format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,8 @@ from imagestore.errors import ConfigError, DocumentError
 from imagestore.testing import Tape, build_image, build_index, load_tape, make_tape, save_tape, synthetic_layer
 from imagestore.testing.tapes.files import find_tapes
 from imagestore.testing.tapes.maintenance import collect_bodies, verify_tape
-from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeSynthetic, format_tape
+from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeSynthetic
+from imagestore.testing.tapes.tape_text import format_tape
 
 if TYPE_CHECKING:
     from pathlib import Path

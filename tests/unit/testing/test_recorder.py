@@ -21,7 +21,7 @@ from imagestore.testing.recording.secret_guard import SecretLeakError
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.servers.transport import ReplayTransport
 from imagestore.testing.tapes.maintenance import find_secrets
-from imagestore.testing.tapes.tape import format_tape
+from imagestore.testing.tapes.tape_text import format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
