@@ -26,7 +26,7 @@ _NUMBER: Final = re.compile(r"(tape-[a-z]+-)([0-9]{1,9})")
 _STEPS: Final = {"ping": 0, "token": 1, "tags": 2, "manifest": 3, "blob": 4}
 _REQUEST: Final = re.compile(r"([A-Z]{1,20}) (https?)://([a-z0-9._:\[\]-]{1,260})(/[!-~]*)")
 # A computed body costs nothing to name and much to read; no layer is larger.
-_MAX_SYNTHETIC_BYTES: Final = 1 << 40
+_MAX_BODY_BYTES: Final = 1 << 40
 
 
 def _member(default: Any = None, **metadata: object) -> Any:
@@ -48,7 +48,7 @@ class TapeSynthetic:
     """A body computed from a seed (imagestore.testing.builders.bodies)."""
 
     digest: Digest
-    size: int = field(metadata={"most": _MAX_SYNTHETIC_BYTES})
+    size: int = field(metadata={"most": _MAX_BODY_BYTES})
     seed: str
     form: SyntheticForm = field(default="raw", metadata={"is_written": True})
 
@@ -132,6 +132,7 @@ class TapeExchange:
         headers: of the answer, sorted by name.
         body: digest of the answer's body, or None.
         text: a small answer written into the tape instead.
+        dropped: size of an answer that was not recorded; as many spaces are sent.
         stop_at, ending: the recorded answer broke off after this many bytes, and how.
         framing: how the answer's end was marked; see Delivery.
         times: how often the same answer came in a row.
@@ -154,6 +155,7 @@ class TapeExchange:
     form: str = ""
     body: TapeContent | None = None
     text: str | None = None
+    dropped: int | None = _member(most=_MAX_BODY_BYTES)
     stop_at: int | None = None
     ending: Ending | None = None
     framing: Framing = "length"
@@ -185,8 +187,8 @@ class TapeExchange:
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """Members, and what is wrong with each."""
-        if self.body is not None and self.text is not None:
-            yield "text", "an exchange has a body or a text, not both"
+        if [self.body, self.text, self.dropped].count(None) < 2:
+            yield "body", "an exchange has one of body, text and dropped"
         try:
             urllib.parse.urlsplit(self.url)
         except ValueError as problem:  # brackets that aren't those of an address
@@ -213,7 +215,7 @@ class Tape:
     Attributes:
         storage_host: blobs of repositories are redirected to this host when not empty.
         hosts: behaviour per logical host; hosts that only serve need no entry.
-        plain_names: what the exchanges may hold as it is: JSON members, headers, parameters, parts of paths.
+        plain_names: headers and parameters that the exchanges may hold as they are.
     """
 
     about: str = ""

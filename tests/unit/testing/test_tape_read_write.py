@@ -157,7 +157,7 @@ def test_control_characters_are_visible_escapes() -> None:
         (
             HEAD
             + f"[[exchange]]\nrequest = 'GET https://a/'\nstatus = 200\ntext = ''\nbody = {{digest='{ONE}',size=1}}",
-            "text: an exchange has a body or a text, not both",
+            "body: an exchange has one of body, text and dropped",
         ),
         (HEAD + "[[synthetic]]\nsize = " + "1" * 5000, "got one of 5000 digits"),
         (HEAD + "[[fault]]\nwhat = 'x'", "fault[0].what: expected one of deep-json"),
