@@ -14,4 +14,6 @@ from .records import ListedImage as ListedImage
 from .records import NamedImage as NamedImage
 from .simple import SimpleMetadataStore as SimpleMetadataStore
 from .sql import Cursor as Cursor
+from .sql import Statements as Statements
 from .sqlite.store import SqliteMetadataStore as SqliteMetadataStore
+from .tables import Tables as Tables
