@@ -24,7 +24,10 @@ class Docstrings(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Take the names of each face, which are read when they are used, as exported."""
-        for module in (pkg, *pkg.modules.values()):
+        waiting = [pkg]
+        while waiting:
+            module = waiting.pop()
+            waiting += [each for each in module.modules.values() if not each.is_alias]
             if module.is_init_module and Path(str(module.filepath)).with_suffix(".pyi").exists():
                 module.exports = importlib.import_module(module.path).__all__
 

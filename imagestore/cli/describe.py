@@ -208,7 +208,7 @@ _ID_LENGTH: Final = 64
 
 
 def familiar(reference: str) -> tuple[str, str]:
-    """Name and tag (or shortened digest) of a canonical reference, as Docker's tools show it.
+    """Name and tag (or shortened digest) of a reference, as Docker's tools show it; what is no reference unchanged.
 
     >>> familiar("docker.io/library/python:3")
     ('python', '3')
@@ -221,7 +221,10 @@ def familiar(reference: str) -> tuple[str, str]:
     # Other names are parsed by the whole grammar, which takes several times as long.
     from imagestore.oci.reference import Reference
 
-    parsed = Reference.parse(reference)
+    try:
+        parsed = Reference.parse(reference)
+    except ValueError:
+        return reference or "<none>", "<none>"
     tag = parsed.tag or "<none>"
     return parsed.familiar_name, tag if parsed.digest is None else f"{tag}@{parsed.digest.short}"
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "plain_names",
     multiple=True,
     metavar="NAME",
-    help="A harmless name: a JSON member, a request header, a parameter, a part of a path.",
+    help="A harmless name: of a request header or a parameter.",
 )
 @click.option("--about", default="", help="One line for people.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -48,7 +48,7 @@ def record(
     about: str,
     command: tuple[str, ...],
 ) -> None:
-    """Run COMMAND through a recording proxy; secrets are replaced before anything is written.
+    """Run COMMAND through a recording proxy; nothing is written in which a known secret is left.
 
     COMMAND gets HTTPS_PROXY and a certificate file, so it uses registries' own names. Clients that don't go through
     a proxy can be pointed at a plain listener: {registry.example} in COMMAND becomes its address, for every host that

@@ -54,7 +54,7 @@ def show_list(
         return
     rows = [
         (
-            *familiar(text),
+            *describe.familiar(text),
             each.spec.runtime_handler or "-",
             "-",
             each.id if has_whole_ids else each.id.removeprefix("sha256:")[:12],
@@ -205,14 +205,6 @@ def names_meant(image: ServedImage, name: str) -> tuple[str, ...]:
         return (str(wanted),)
     same = tuple(tag for tag in image.repo_tags if wanted.digest and tag.startswith(f"{wanted.name}:"))
     return same or names(image)
-
-
-def familiar(name: str) -> tuple[str, str]:
-    """Name and tag as short as people write them; a text that is no reference unchanged."""
-    try:
-        return describe.familiar(name)
-    except ValueError:
-        return name or "<none>", "<none>"
 
 
 def is_tagged(image: ServedImage, name: str) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import imagestore.platforms as platforms
 from imagestore.config.explain import assignment, place
-from imagestore.config.findings import Finding, Severity, dotted, nearest, show
+from imagestore.config.findings import Finding, Severity, dotted, show
 from imagestore.config.guest_platform import Isolation, complete, is_same_kind, parse_text, sandbox_of
 from imagestore.config.known import RUNC_TYPE, RUNHCS_TYPE, WASM_SYSTEMS
 from imagestore.config.tree import BUILT_IN
@@ -21,6 +21,7 @@ from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import windows
 from imagestore.platforms.normalize import normalize_architecture
 from imagestore.platforms.platform import Platform
+from imagestore.util.known_members import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,6 @@ A finding is an *error* exactly if loading refuses the file for it. Warnings and
 
 from __future__ import annotations
 
-import difflib
 import enum
 import json
 import re
@@ -94,17 +93,6 @@ def dotted(path: Sequence[str]) -> str:
 def shorten(text: str) -> str:
     """Cut a text from a file for a message."""
     return cut(text, _SHOWN_CHARACTERS)
-
-
-def nearest(name: str, known: Iterable[str], *, likeness: float = 0.8) -> str:
-    """The known name that a misspelt one was probably meant to be; empty if none is similar.
-
-    >>> nearest("OSVersoin", ["OS", "OSVersion"])
-    'OSVersion'
-    """
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    found = difflib.get_close_matches(name[:_SHOWN_CHARACTERS].lower(), by_lower, n=1, cutoff=likeness)
-    return by_lower[found[0]] if found else ""
 
 
 def show(value: str | int) -> str:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final
 import imagestore.config.hosts as hosts
 import imagestore.config.hosts_file as hosts_file
 from imagestore.config.connection import load_certificates
-from imagestore.config.findings import Finding, RefusalError, Severity, dotted, nearest, show
+from imagestore.config.findings import Finding, RefusalError, Severity, dotted, show
 from imagestore.config.hosts import find_folder
 from imagestore.config.registry_hosts import is_local, registry_table
 from imagestore.config.tree import Location
 from imagestore.errors import ConfigError, InvalidReferenceError
 from imagestore.oci.reference import Reference, api_host
+from imagestore.util.known_members import nearest
 from imagestore.util.logins import without_login
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from imagestore.config.connection import ConnectionSettings, HostConfig, RegistryHosts
-from imagestore.config.findings import RefusalError, Severity, nearest, refusal
+from imagestore.config.findings import RefusalError, Severity, refusal
 from imagestore.config.hosts_fields import Fields
 from imagestore.config.toml_lines import parse_toml
 from imagestore.config.tree import Location
 from imagestore.util import files
+from imagestore.util.known_members import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,7 +157,7 @@ def meant_url(url: str) -> str:
 
 
 def _near(name: str, known: frozenset[str]) -> str:
-    near = nearest(name, known)
+    near = nearest(name, known, likeness=0.8)
     return f"did you mean {near}?" if near else ""
 
 

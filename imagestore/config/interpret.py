@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import imagestore.platforms as platforms
 from imagestore.config.defaults import built_in_tables, default_name, is_of_runtimes, with_built_in
-from imagestore.config.findings import Finding, Severity, dotted, nearest, show
+from imagestore.config.findings import Finding, Severity, dotted, show
 from imagestore.config.guest_platform import GuestPlatform, Isolation, PlatformText, RuntimeHandler
 from imagestore.config.key_names import GUEST, RUNTIME_PLATFORMS
 from imagestore.config.known import (
@@ -36,6 +36,7 @@ from imagestore.platforms.normalize import (
     normalize_architecture,
     normalize_os,
 )
+from imagestore.util.known_members import nearest
 from imagestore.util.text import printable
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, assert_never
 
-from imagestore.config.findings import Finding, Severity, dotted, nearest, show
+from imagestore.config.findings import Finding, Severity, dotted, show
 from imagestore.config.key_names import fold_names
 from imagestore.config.known import Kind, Shape
 from imagestore.config.plugin_names import generation, place_of
@@ -17,6 +17,7 @@ from imagestore.config.redaction import kind_of
 from imagestore.config.tree import Entry, Location, Table
 from imagestore.errors import InvalidInputError
 from imagestore.util.durations import Duration
+from imagestore.util.known_members import nearest
 from imagestore.util.quantity import Quantity
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Section:
         place = place_of(name, self._path_of("", None), generation(entry.path, self.version))
         if place:
             return "is not a key of this table; it is kept and not used", f"write it as {dotted(place)}"
-        near = nearest(name, known)
+        near = nearest(name, known, likeness=0.8)
         hint = f"did you mean {near}?" if near else "remove it if nothing else reads it"
         return "is not a known key; it is kept and not used", hint
 

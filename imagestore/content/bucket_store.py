@@ -5,23 +5,22 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.api import Deleted
-from imagestore.content.blob_files import is_name
-from imagestore.content.bucket_content import BucketContent, is_right, nothing
-from imagestore.errors import AlreadyExistsError, ContentNotFoundError, PreconditionError, StoreError
-from imagestore.oci.digest import Digest
+from imagestore.content.bucket_content import BucketContent
+from imagestore.content.staged import is_right
+from imagestore.errors import AlreadyExistsError, ContentNotFoundError, StoreError
 from imagestore.util.cancel import CancelToken
 from imagestore.util.file_locks import FileLock
 from imagestore.util.files import read_regular, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
-    from typing import BinaryIO, Self
+    from typing import BinaryIO
 
     from imagestore.config.model import BucketSettings
     from imagestore.content.api import ContentInfo
-    from imagestore.content.bucket import Bucket, BucketReader
+    from imagestore.content.bucket import BucketReader
+    from imagestore.oci.digest import Digest
 
 _MOST_NAME_BYTES: Final = 200
 
@@ -55,88 +54,34 @@ class BucketContentStore(BucketContent):
         """Every blob, in no particular order."""
         return self._bucket.walk()
 
-    def names(self) -> Iterator[str]:
-        """Every blob's digest in text form, in no particular order."""
-        return (str(info.digest) for info in self.walk())
-
-    def deleter(self) -> BucketDeleter:
-        """For deleting many blobs under a lock."""
-        return BucketDeleter(self._bucket)
-
-    def delete(self, digest: Digest) -> int:
-        """Remove a blob and return the bytes freed; 0 when it wasn't there."""
-        return self._bucket.delete(digest) or 0 if digest.is_verifiable else 0
+    def remove(self, digest: Digest) -> int | None:
+        """Remove a blob; its size in bytes, None when it wasn't there."""
+        return self._bucket.delete(digest) if digest.is_verifiable else None
 
     def delete_damaged(self, digest: Digest) -> bool:
         """Hash a blob and remove it where it is damaged; say whether a whole one was found."""
         try:
-            reader = self._opened(digest)
+            reader = self.open_at(digest)
         except ContentNotFoundError:
             return False
         with reader:
             if is_right(reader, digest):
                 return True
         if self._bucket.e_tag(digest) == reader.e_tag:  # and it wasn't repaired since
-            self.delete(digest)
+            self.remove(digest)
         return False
 
-    def _opened(self, digest: Digest, offset: int = 0) -> BucketReader:
+    def open_at(self, digest: Digest, offset: int = 0) -> BucketReader:
+        """A blob's bytes from an offset on."""
         if not digest.is_verifiable:
             raise self._missing(digest)
         return self._bucket.open(digest, None, offset=offset, cancel=CancelToken())
 
-    def _send(self, digest: Digest, size: int, file: BinaryIO, *, cancel: CancelToken) -> None:
+    def send(self, digest: Digest, size: int, file: BinaryIO, *, cancel: CancelToken) -> None:
+        """Upload a blob, unless it is there."""
         if self._bucket.size(digest) == size:
             raise AlreadyExistsError(f"content {digest} is in the store already")
         self._bucket.put(digest, size, file, cancel=cancel)
-
-    def _begin(
-        self,
-        expected: Digest,
-        cancel: CancelToken,
-        on_wait: Callable[[], None] | None,
-    ) -> Callable[[], None]:
-        self._check_missing(expected)
-        return nothing
-
-
-class BucketDeleter:
-    """Deletes blobs while a lock is held; after the first failure of the bucket, nothing more is tried."""
-
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
-        self._failure = ""
-
-    def delete(self, text: str) -> int | None:
-        """Remove a blob, given by its digest in text form; its size in bytes, None when it wasn't there."""
-        algorithm, _, encoded = text.partition(":")
-        # Labels may name anything.
-        return self._bucket.delete(Digest(algorithm, encoded)) if is_name(algorithm, encoded) else None
-
-    def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
-        """Remove blobs until time is up, but at least one; after a failure, all others get it as theirs."""
-        deleted = Deleted()
-        for number, text in enumerate(texts):
-            if number and is_due():
-                deleted.left.extend(texts[number:])
-                break
-            if not self._failure:
-                try:
-                    deleted.sizes[text] = self.delete(text)
-                    continue
-                except (StoreError, PreconditionError) as error:
-                    self._failure = str(error)
-            deleted.failures[text] = self._failure
-        return deleted
-
-    def let_go(self) -> None:
-        """Nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def _name_in(folder: Path) -> str:

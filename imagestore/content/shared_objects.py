@@ -152,7 +152,7 @@ class SharedObjects:
         self._clock = clock
 
     def send(self, digest: Digest, size: int, file: BinaryIO, *, cancel: CancelToken) -> None:
-        """Bring a blob to the bucket under a new key and name it in the index; see ``bucket_files.Send``.
+        """Bring a blob to the bucket under a new key and name it in the index; see ``staged_files.Send``.
 
         Raises:
             AlreadyExistsError: the blob is there, or another writer brought it first.

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import ContentInfo, Deleted
 from imagestore.content.blob_files import is_name
-from imagestore.content.bucket_content import BucketContent, is_right, nothing
+from imagestore.content.bucket_content import BucketContent
 from imagestore.content.shared_objects import SharedObjects
+from imagestore.content.staged import is_right, nothing
 from imagestore.errors import ContentNotFoundError, IntegrityError, SizeMismatchError
 from imagestore.util.cancel import CancelToken
 
@@ -113,9 +114,9 @@ class SharedContentStore(BucketContent):
         """For deleting many blobs in a transaction."""
         return SharedDeleter(self._index, self._objects)
 
-    def delete(self, digest: Digest) -> int:
-        """Remove a blob and return the bytes freed; 0 when it wasn't there."""
-        freed = self._index.remove([str(digest)]).get(str(digest), 0)
+    def remove(self, digest: Digest) -> int | None:
+        """Remove a blob; its size in bytes, None when it wasn't there."""
+        freed = self._index.remove([str(digest)]).get(str(digest))
         self._objects.delete_doomed()
         return freed
 
@@ -132,17 +133,8 @@ class SharedContentStore(BucketContent):
                 return False
         return False
 
-    def _is_whole(self, stored: StoredObject) -> bool:
-        try:
-            with self._open_object(stored, 0) as reader:
-                return is_right(reader, stored.digest)
-        except (ContentNotFoundError, SizeMismatchError):
-            return False
-
-    def _stored(self, digest: Digest) -> StoredObject | None:
-        return self._index.find(digest) if digest.is_verifiable else None
-
-    def _opened(self, digest: Digest, offset: int = 0) -> BucketReader:
+    def open_at(self, digest: Digest, offset: int = 0) -> BucketReader:
+        """A blob's bytes from an offset on."""
         before = None
         for _ in range(_LOOKS):
             stored = self._stored(digest)
@@ -158,11 +150,22 @@ class SharedContentStore(BucketContent):
                 before = stored  # perhaps it was replaced since the index was read
         raise IntegrityError(f"content {digest}: has no object in {self.name}, but a row", hint=_DAMAGED_HINT)
 
+    def send(self, digest: Digest, size: int, file: BinaryIO, *, cancel: CancelToken) -> None:
+        """Upload a blob under a new key, and name it in the index."""
+        self._objects.send(digest, size, file, cancel=cancel)
+
+    def _is_whole(self, stored: StoredObject) -> bool:
+        try:
+            with self._open_object(stored, 0) as reader:
+                return is_right(reader, stored.digest)
+        except (ContentNotFoundError, SizeMismatchError):
+            return False
+
+    def _stored(self, digest: Digest) -> StoredObject | None:
+        return self._index.find(digest) if digest.is_verifiable else None
+
     def _open_object(self, stored: StoredObject, offset: int) -> BucketReader:
         return self._bucket.open(stored.digest, stored.size, key=stored.key, offset=offset, cancel=CancelToken())
-
-    def _send(self, digest: Digest, size: int, file: BinaryIO, *, cancel: CancelToken) -> None:
-        self._objects.send(digest, size, file, cancel=cancel)
 
     def _begin(self, expected: Digest, cancel: CancelToken, on_wait: Callable[[], None] | None) -> Callable[[], None]:
         end = self._flight(expected, cancel, on_wait)

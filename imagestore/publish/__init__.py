@@ -10,4 +10,7 @@ For runtimes without containerd :class:`FolderSnapshots` unpacks layers into a p
 
 import lazy_loader
 
+from imagestore.util.extras import hinting
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = hinting(__getattr__)

@@ -13,7 +13,7 @@ import pytest
 from imagestore import ImageStore
 from imagestore.cli.main import main
 from imagestore.metadata.postgres import PostgresMetadataStore
-from tests.contracts.metadata import record
+from imagestore.testing.contracts.metadata import record
 from tests.support.earlier import earlier, run_earlier, unpack_earlier
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from imagestore.errors import (
 from imagestore.events import BlobStarted
 from imagestore.oci import Verifier
 from imagestore.testing import Registry, RegistryServer, build_image, synthetic_layer
-from tests.contracts.content import ContentContract
+from imagestore.testing.contracts import ContentContract
 from tests.support.ceph import SECRET_KEY, Ceph
 from tests.support.mirror import RunningMirror, mirror_table, running_mirror
 from tests.support.patience import until
@@ -440,7 +440,7 @@ def test_what_was_repaired_in_between_is_not_deleted(
             super().finish()
 
     with monkeypatch.context() as patch:
-        patch.setattr("imagestore.content.bucket_content.Verifier", Repairing)
+        patch.setattr("imagestore.content.staged.Verifier", Repairing)
         content.delete_damaged(digest)
     assert content.delete_damaged(digest)
     obstore.put(raw, key, bytes(len(data)))

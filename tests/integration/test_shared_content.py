@@ -29,7 +29,8 @@ from imagestore.errors import (
     UnsupportedError,
 )
 from imagestore.metadata import PostgresMetadataStore
-from tests.contracts.content import ContentContract, put
+from imagestore.testing.contracts import ContentContract
+from imagestore.testing.contracts.content import put
 from tests.support.ceph import Ceph
 from tests.support.memory_index import UPLOAD_SECONDS, MemoryObjectIndex
 

@@ -11,7 +11,8 @@ import pytest
 from imagestore import Digest
 from imagestore.errors import PreconditionError
 from imagestore.metadata import PostgresMetadataStore
-from tests.contracts.metadata import Later, MetadataContract, record
+from imagestore.testing.contracts import MetadataContract
+from imagestore.testing.contracts.metadata import Later, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ def test_parallel_workers_record_and_replay_the_same_suite(pytester: pytest.Pyte
         @pytest.mark.tape("shared", strict=False)
         @pytest.mark.parametrize("n", range(6))
         def test_pull(tape, n):
-            assert httpx.Client(transport=tape.transport).get("https://registry.example/v2/").json() == {}
+            assert httpx.Client(transport=tape.transport).get("https://registry.example/v2/").status_code == 200
         """
     )
     registry = Registry({"registry.example/app:1": build_image()})

@@ -63,6 +63,19 @@ class BytesBody:
 
 
 @dataclass(frozen=True, slots=True)
+class BlankBody:
+    """Spaces, in place of a body that isn't known."""
+
+    size: int
+
+    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """See Body."""
+        end = self.size if stop is None else min(stop, self.size)
+        for offset in range(start, end, PIECE_BYTES):
+            yield b" " * min(PIECE_BYTES, end - offset)
+
+
+@dataclass(frozen=True, slots=True)
 class FileBody:
     """A body in a file that doesn't change while it is served."""
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.tapes.tape import TapeExchange, exchange_key
+from imagestore.testing.tapes.tape import TapeExchange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -89,7 +89,7 @@ def _key(one: TapeExchange) -> tuple[object, ...]:
     query, authorization, form = (
         _UNNUMBERED.sub(r"tape-\1-", text) for text in (one.query, one.authorization, one.form)
     )
-    return exchange_key(replace(one, query=query, authorization=authorization, form=form))
+    return replace(one, query=query, authorization=authorization, form=form).order
 
 
 def _by_use(ordered: Sequence[TapeExchange]) -> list[TapeExchange]:

@@ -28,7 +28,8 @@ from imagestore.testing.recording.placeholders import in_order
 from imagestore.testing.recording.redaction import Redactor, SeenSecrets
 from imagestore.testing.recording.secret_guard import SecretSearch
 from imagestore.testing.recording.upstream import Upstream
-from imagestore.testing.tapes.tape import Tape, TapeExchange, format_tape
+from imagestore.testing.tapes.tape import Tape, TapeExchange
+from imagestore.testing.tapes.tape_text import format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -113,7 +114,7 @@ class Recorder:
 
     Args:
         known_secrets: values that must never be written.
-        plain_names: harmless names of JSON members, request headers, parameters, parts of paths.
+        plain_names: harmless names of request headers and parameters.
         before: answers first (``new_episodes``: what a tape already answers is not recorded again).
     """
 
@@ -241,8 +242,6 @@ class Recorder:
         )
         try:
             one = redact_exchange(request, answer, self.redactor)
-        except secret_guard.SecretLeakError as problem:
-            self._stop(problem)
         except BaseException:
             # Without this exchange the tape would be incomplete.
             text = f"recording: {request.method} {request.host}{request.path}: its answer could not be taken"
@@ -298,7 +297,7 @@ class Recorder:
         return tape
 
     def _check(self, tape: Tape, redacted: Sequence[RedactedExchange]) -> None:
-        search = SecretSearch(self.redactor.secrets.values(), self.redactor.secrets.users())
+        search = SecretSearch(self.redactor.secrets.values())
         # The values as they are, because the text's own escapes may hide one; then the text, as it will be on disk.
         for one in redacted:
             secret_guard.check_text(_values(one.exchange), f"the tape ({one.place})", search)

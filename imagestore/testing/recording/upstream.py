@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-# Fields that belong to one connection (RFC 9110 section 7.6.1), and those that the HTTP library writes itself.
-_HOP_BY_HOP: Final = frozenset(
+# Fields that belong to one connection (RFC 9110 section 7.6.1), those that the HTTP library writes itself, and the one
+# that is written here.
+_NOT_SENT: Final = frozenset(
     {
         *("connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization", "proxy-connection"),
-        *("te", "trailer", "transfer-encoding", "upgrade"),
+        *("te", "trailer", "transfer-encoding", "upgrade", "accept-encoding"),
     }
 )
 _TIMEOUT_SECONDS: Final = 60.0
@@ -63,7 +64,9 @@ class Upstream:
         """
         base = self._places.get(request.host, f"{request.scheme}://{request.host}")
         address = base + request.path + (f"?{request.query}" if request.query else "")
-        headers = [(name, value) for name, value in request.fields.items if name.lower() not in _HOP_BY_HOP]
+        # Without a content coding, so that what is searched for secrets is what comes.
+        headers = [(name, value) for name, value in request.fields.items if name.lower() not in _NOT_SENT]
+        headers.append(("Accept-Encoding", "identity"))
         # Not client.request(): its defaults (Accept-Encoding and others) are not what this client asked for.
         outgoing = httpx.Request(request.method, address, headers=headers, content=request.body or None)
         self._client.cookies.clear()

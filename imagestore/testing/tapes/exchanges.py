@@ -12,7 +12,7 @@ import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.builders.bodies import Body, BytesBody
+from imagestore.testing.builders.bodies import BlankBody, Body, BytesBody
 from imagestore.testing.engine.messages import Fields, Reply, Request, apply_range
 from imagestore.testing.engine.urls import comparable, parse_path, shown
 
@@ -119,7 +119,11 @@ class ExchangeResponder:
         return None
 
     def _reply(self, one: TapeExchange, request: Request) -> Reply:
-        body: Body = BytesBody((one.text or "").encode()) if one.body is None else self._open(one.body.digest)
+        body: Body = BytesBody((one.text or "").encode())
+        if one.body is not None:
+            body = self._open(one.body.digest)
+        elif one.dropped is not None:
+            body = BlankBody(one.dropped)
         digest = parse_path(one.path).digest
         if digest is None and one.body is not None and one.kind in ("manifest", "blob"):
             digest = one.body.digest

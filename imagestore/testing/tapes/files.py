@@ -17,9 +17,8 @@ from imagestore.testing.tapes.tape import (
     TapeHost,
     TapeRepository,
     TapeSynthetic,
-    format_tape,
 )
-from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
+from imagestore.testing.tapes.tape_text import MAX_TAPE_BYTES, format_tape, parse_tape
 from imagestore.util.files import write_whole
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from imagestore.testing.builders.bodies import FileBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.files import load_tape, save_text, tape_path
 from imagestore.testing.tapes.layout import check_layout
-from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
+from imagestore.testing.tapes.tape_text import MAX_TAPE_BYTES, parse_tape
 from imagestore.util.distribution import install_hint
 from imagestore.util.files import write_whole
 

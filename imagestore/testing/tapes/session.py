@@ -55,7 +55,7 @@ class SessionSettings:
     Attributes:
         upstream: logical host to the real base address, for recording.
         known_secrets: values that must never be written.
-        plain_names: harmless names of JSON members, request headers, parameters, parts of paths.
+        plain_names: harmless names of request headers and parameters.
         faults: what goes wrong, in replay only.
         is_strict: the end of a replay is judged.
         about: first line of a recorded tape.

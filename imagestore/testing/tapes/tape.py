@@ -1,38 +1,37 @@
-"""A tape: what a recorded registry serves, as values and as canonical text (docs/reference/tape-format.md).
+"""A tape: what a recorded registry serves (docs/reference/tape-format.md).
 
 A *repository* is served by the registry's rules (any method, any Range, any order); an *exchange* is one recorded
 answer to one request. Bodies are elsewhere: in a folder of blobs named by digest, shared by all tapes, or computed from
-a seed.
-
-The text has one order and one spelling, so the same content is always the same bytes. Strings are basic TOML strings
-with every control character escaped, which keeps odd header bytes visible in a diff.
+a seed. The classes here say what each table of the text holds; ``tape_text`` reads and writes it.
 """
 
 from __future__ import annotations
 
-import io
 import re
+import urllib.parse
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Any, ClassVar, Final, Literal
 
+from imagestore.errors import InvalidReferenceError
+from imagestore.oci import Digest, Reference
 from imagestore.testing.builders.bodies import SyntheticBody, SyntheticForm
+from imagestore.testing.engine.messages import Ending, Framing
 from imagestore.testing.engine.urls import parse_path
+from imagestore.testing.faults.rules import FaultRule
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from imagestore.oci import Digest
-    from imagestore.testing.engine.messages import Ending, Framing
-    from imagestore.testing.faults.rules import FaultRule
-
-FORMAT: Final = "imagestore-tape"
-VERSION: Final = 1
 #: How a tape's file name ends.
 SUFFIX: Final = ".tape.toml"
-_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
-_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _NUMBER: Final = re.compile(r"(tape-[a-z]+-)([0-9]{1,9})")
 _STEPS: Final = {"ping": 0, "token": 1, "tags": 2, "manifest": 3, "blob": 4}
+_REQUEST: Final = re.compile(r"([A-Z]{1,20}) (https?)://([a-z0-9._:\[\]-]{1,260})(/[!-~]*)")
+# A computed body costs nothing to name and much to read; no layer is larger.
+_MAX_BODY_BYTES: Final = 1 << 40
+
+
+def _member(default: Any = None, **metadata: object) -> Any:
+    """A member with bounds (``least``, ``most``), another ``key``, or that is written though it is its default."""
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,9 +48,9 @@ class TapeSynthetic:
     """A body computed from a seed (imagestore.testing.builders.bodies)."""
 
     digest: Digest
-    size: int
+    size: int = field(metadata={"most": _MAX_BODY_BYTES})
     seed: str
-    form: SyntheticForm = "raw"
+    form: SyntheticForm = field(default="raw", metadata={"is_written": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,6 @@ class TapeHost:
 
     Attributes:
         name: logical host.
-        auth: ``none``, ``basic`` or ``token``.
         realm_host: where tokens are given; the host itself when empty.
         service: named in the challenge; the host when empty.
         users: names; the password of user ``x`` is always ``tape-password-x``, so a tape holds no secret.
@@ -69,23 +67,56 @@ class TapeHost:
     """
 
     name: str
-    auth: str = "none"
+    auth: Literal["none", "basic", "token"] = _member("none", is_written=True)
     realm_host: str = ""
     service: str = ""
     users: tuple[str, ...] = ()
-    is_anonymous_allowed: bool = True
-    lifetime_seconds: int = 300
+    is_anonymous_allowed: bool = _member(True, key="anonymous", is_written=True)
+    lifetime_seconds: int = _member(300, is_written=True)
+
+    @property
+    def unwritten(self) -> tuple[str, ...]:
+        """Members without a meaning for this host."""
+        return () if self.auth == "token" else ("is_anonymous_allowed", "lifetime_seconds")
 
 
 @dataclass(frozen=True, slots=True)
 class TapeRepository:
     """One repository served by the registry's rules."""
 
+    JOINED: ClassVar = ("name", ("host", "path"))
+
     host: str
     path: str
     tags: Mapping[str, Digest] = field(default_factory=dict, hash=False)
-    manifests: tuple[TapeContent, ...] = ()
-    blobs: tuple[TapeContent, ...] = ()
+    manifests: tuple[TapeContent, ...] = _member((), is_written=True)
+    blobs: tuple[TapeContent, ...] = _member((), is_written=True)
+
+    @property
+    def joined(self) -> str:
+        """Its full name."""
+        return f"{self.host}/{self.path}"
+
+    @staticmethod
+    def split(name: str) -> tuple[str, ...]:
+        """Host and path; ValueError for another name than the full one."""
+        try:
+            reference = Reference.parse(name)
+        except InvalidReferenceError as problem:
+            raise ValueError(str(problem)) from problem
+        if reference.name != name:
+            raise ValueError(f"expected the full form {reference.name!r}, found {name!r}")
+        return reference.host, reference.path
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Members, and what is wrong with each."""
+        for at, one in enumerate(self.manifests):
+            if not one.media_type:
+                yield f"manifests[{at}].media_type", "expected a media type, found nothing"
+        known = {one.digest for one in self.manifests}
+        for tag, digest in self.tags.items():
+            if digest not in known:
+                yield f"tags.{tag}", f"{digest} is not among the repository's manifests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +132,22 @@ class TapeExchange:
         headers: of the answer, sorted by name.
         body: digest of the answer's body, or None.
         text: a small answer written into the tape instead.
+        dropped: size of an answer that was not recorded; as many spaces are sent.
         stop_at, ending: the recorded answer broke off after this many bytes, and how.
         framing: how the answer's end was marked; see Delivery.
         times: how often the same answer came in a row.
     """
+
+    JOINED: ClassVar = ("request", ("method", "scheme", "host", "path", "query"))
+    #: What belongs to the request is written before what was answered.
+    FIRST: ClassVar = ("authorization", "range", "accept", "form")
 
     method: str
     scheme: str
     host: str
     path: str
     query: str
-    status: int
+    status: int = field(metadata={"least": 100, "most": 599})
     headers: tuple[tuple[str, str], ...] = ()
     authorization: str = ""
     range: str = ""
@@ -119,10 +155,11 @@ class TapeExchange:
     form: str = ""
     body: TapeContent | None = None
     text: str | None = None
+    dropped: int | None = _member(most=_MAX_BODY_BYTES)
     stop_at: int | None = None
     ending: Ending | None = None
     framing: Framing = "length"
-    times: int = 1
+    times: int = _member(1, least=1)
 
     @property
     def kind(self) -> str:
@@ -134,6 +171,42 @@ class TapeExchange:
         """The request's address with logical host."""
         return f"{self.scheme}://{self.host}{self.path}" + (f"?{self.query}" if self.query else "")
 
+    @property
+    def joined(self) -> str:
+        """The request's line."""
+        return f"{self.method} {self.url}"
+
+    @staticmethod
+    def split(line: str) -> tuple[str, ...]:
+        """The parts of a request's line; ValueError for another text."""
+        found = _REQUEST.fullmatch(line)
+        if found is None:
+            raise ValueError(f"expected METHOD https://host/path, found {line[:200]!r}")
+        path, _, query = found[4].partition("?")
+        return found[1], found[2], found[3], path, query
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Members, and what is wrong with each."""
+        if [self.body, self.text, self.dropped].count(None) < 2:
+            yield "body", "an exchange has one of body, text and dropped"
+        try:
+            urllib.parse.urlsplit(self.url)
+        except ValueError as problem:  # brackets that aren't those of an address
+            yield "request", f"{self.host!r} is no host: {problem}"
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Where it stands: what a pull asks first comes first, then by address and the rest of the request.
+
+        Answers to one request have equal keys, and keep the order in which they were recorded.
+        """
+        texts = [self.host, self.path, self.query, self.method]
+        texts += [self.authorization, self.range, self.accept, self.form]
+        bare = tuple(_NUMBER.sub(r"\1", text) for text in texts)
+        # Numbers count as numbers, and only between requests that are otherwise the same.
+        numbers = tuple(int(number) for text in texts for _, number in _NUMBER.findall(text))
+        return (_STEPS.get(self.kind, len(_STEPS)), *bare, numbers)
+
 
 @dataclass(frozen=True, slots=True)
 class Tape:
@@ -142,17 +215,17 @@ class Tape:
     Attributes:
         storage_host: blobs of repositories are redirected to this host when not empty.
         hosts: behaviour per logical host; hosts that only serve need no entry.
-        plain_names: what the exchanges may hold as it is: JSON members, headers, parameters, parts of paths.
+        plain_names: headers and parameters that the exchanges may hold as they are.
     """
 
     about: str = ""
     storage_host: str = ""
-    hosts: tuple[TapeHost, ...] = ()
-    repositories: tuple[TapeRepository, ...] = ()
-    exchanges: tuple[TapeExchange, ...] = ()
+    plain_names: tuple[str, ...] = _member((), key="plain")
+    hosts: tuple[TapeHost, ...] = _member((), key="host")
     synthetic: tuple[TapeSynthetic, ...] = ()
-    faults: tuple[FaultRule, ...] = ()
-    plain_names: tuple[str, ...] = ()
+    repositories: tuple[TapeRepository, ...] = _member((), key="repository")
+    faults: tuple[FaultRule, ...] = _member((), key="fault")
+    exchanges: tuple[TapeExchange, ...] = _member((), key="exchange")
 
     @property
     def logical_hosts(self) -> tuple[str, ...]:
@@ -174,128 +247,3 @@ class Tape:
             found |= {one.digest: one for one in (*repository.manifests, *repository.blobs)}
         found |= {one.body.digest: one.body for one in self.exchanges if one.body is not None}
         return {digest: one for digest, one in sorted(found.items()) if digest not in computed}
-
-
-def format_tape(tape: Tape) -> bytes:
-    """The text of a tape, in the one canonical order (docs/reference/tape-format.md)."""
-    out = io.StringIO()
-    top = {
-        "format": FORMAT,
-        "version": VERSION,
-        "about": tape.about or None,
-        "storage_host": tape.storage_host or None,
-        "plain": sorted(set(tape.plain_names)) or None,
-    }
-    _members(out, top)
-    for host in sorted(tape.hosts, key=lambda one: one.name):
-        _table(out, "host", _host(host))
-    for made in sorted(tape.synthetic, key=lambda one: one.digest):
-        members = {"digest": str(made.digest), "size": made.size, "seed": made.seed, "form": made.form}
-        _table(out, "synthetic", members)
-    for repository in sorted(tape.repositories, key=lambda one: (one.host, one.path)):
-        _table(out, "repository", _repository(repository))
-        if repository.tags:
-            out.write("[repository.tags]\n")
-            _members(out, {_key(tag): str(digest) for tag, digest in sorted(repository.tags.items())})
-    for rule in tape.faults:
-        _table(out, "fault", rule.to_table())
-    for exchange in sorted(tape.exchanges, key=exchange_key):
-        _table(out, "exchange", _exchange(exchange))
-    return out.getvalue().encode()
-
-
-def exchange_key(one: TapeExchange) -> tuple[object, ...]:
-    """Where an exchange stands: what a pull asks first comes first, then by address and the rest of the request.
-
-    Answers to one request have equal keys, and keep the order in which they were recorded.
-    """
-    request = (one.host, one.path, one.query, one.method, one.authorization, one.range, one.accept, one.form)
-    bare = tuple(_NUMBER.sub(r"\1", text) for text in request)
-    # Numbers count as numbers, and only between requests that are otherwise the same.
-    numbers = tuple(int(number) for text in request for _, number in _NUMBER.findall(text))
-    return (_STEPS.get(one.kind, len(_STEPS)), *bare, numbers)
-
-
-def quote(text: str) -> str:
-    """A TOML basic string."""
-    return '"' + "".join(_escape(character) for character in text) + '"'
-
-
-def _escape(character: str) -> str:
-    known = _ESCAPES.get(character)
-    if known is not None:
-        return known
-    code = ord(character)
-    # C0, DEL, C1 and the separators that a terminal or an editor would act on.
-    if code < 0x20 or 0x7F <= code < 0xA0 or code in (0x2028, 0x2029, 0xFEFF) or 0x202A <= code <= 0x202E:
-        return f"\\u{code:04x}"
-    return character
-
-
-def _table(out: io.StringIO, name: str, members: Mapping[str, object]) -> None:
-    out.write(f"\n[[{name}]]\n")
-    _members(out, members)
-
-
-def _members(out: io.StringIO, members: Mapping[str, object]) -> None:
-    """Write members; those that are None are left out."""
-    for key, value in members.items():
-        if value is not None:
-            out.write(f"{key} = {_value(value)}\n")
-
-
-def _value(value: object) -> str:
-    if isinstance(value, str):
-        return quote(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, TapeContent):
-        media_type = f", media_type = {quote(value.media_type)}" if value.media_type else ""
-        return f"{{ digest = {quote(str(value.digest))}, size = {value.size}{media_type} }}"
-    if isinstance(value, list):
-        return "[\n" + "".join(f"    {_value(one)},\n" for one in value) + "]" if value else "[]"
-    return str(value)
-
-
-def _key(text: str) -> str:
-    return text if _BARE.fullmatch(text) else quote(text)
-
-
-def _host(host: TapeHost) -> dict[str, object]:
-    gives_tokens = host.auth == "token"
-    return {
-        "name": host.name,
-        "auth": host.auth,
-        "realm_host": host.realm_host or None,
-        "service": host.service or None,
-        "users": sorted(host.users) or None,
-        "anonymous": host.is_anonymous_allowed if gives_tokens else None,
-        "lifetime_seconds": host.lifetime_seconds if gives_tokens else None,
-    }
-
-
-def _repository(repository: TapeRepository) -> dict[str, object]:
-    return {
-        "name": f"{repository.host}/{repository.path}",
-        "manifests": sorted(repository.manifests),
-        "blobs": sorted(repository.blobs),
-    }
-
-
-def _exchange(one: TapeExchange) -> dict[str, object]:
-    headers = sorted(one.headers, key=lambda header: header[0].lower())
-    return {
-        "request": f"{one.method} {one.url}",
-        "authorization": one.authorization or None,
-        "range": one.range or None,
-        "accept": one.accept or None,
-        "form": one.form or None,
-        "status": one.status,
-        "headers": [f"{name}: {value}" for name, value in headers] or None,
-        "body": one.body,
-        "text": one.text,
-        "stop_at": one.stop_at,
-        "ending": one.ending.value if one.ending is not None else None,
-        "framing": one.framing if one.framing != "length" else None,
-        "times": one.times if one.times != 1 else None,
-    }

@@ -30,9 +30,8 @@ from imagestore.testing.tapes.tape import (
     TapeHost,
     TapeRepository,
     TapeSynthetic,
-    format_tape,
 )
-from imagestore.testing.tapes.tape_read import parse_tape
+from imagestore.testing.tapes.tape_text import format_tape, parse_tape
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 DIGESTS = st.binary(max_size=2).map(Digest.of)

@@ -39,7 +39,7 @@ def test_any_info_is_shown_or_left_out(own: object, containerds: object, other: 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_any_name_is_shown_and_compared(name: str, tag: str) -> None:
     image = ServedImage("sha256:1", (tag,), (), 1)
-    assert len(remote.familiar(tag)) == 2
+    assert len(describe.familiar(tag)) == 2
     assert remote.fits(image, name) in (True, False)
     assert remote.is_tagged(image, name) in (True, False)
     assert remote.names(image) == remote.names_meant(image, name) == (tag,)

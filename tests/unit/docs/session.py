@@ -11,6 +11,8 @@ import doctest
 import io
 import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,8 +79,8 @@ class Session:
     def __enter__(self) -> Self:
         work = self._folder / "work"
         work.mkdir()
-        (work / "fixtures").symlink_to(TOP / "fixtures")
-        (work / "config.toml.example").symlink_to(TOP / "config.toml.example")
+        for name in ("fixtures", "examples", "config.toml.example"):
+            (work / name).symlink_to(TOP / name)
         self._patch.chdir(work)
         self._patch.setattr("imagestore.platforms.host.detect", lambda **_: self._node)
         home = {"HOME": "home", "DOCKER_CONFIG": "home/.docker", "XDG_RUNTIME_DIR": "run", "IMAGESTORE_ROOT": "store"}
@@ -125,6 +127,10 @@ class Session:
             return ""
         if words == ["echo", "$?"]:
             return f"{self._status}\n"
+        if words[:1] == ["python"]:
+            done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=False)
+            self._status = done.returncode
+            return self.shown(done.stdout + (done.stderr if self._status else ""))
         assert words[0] == "imagestore", command
         out, error = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):

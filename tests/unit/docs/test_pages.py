@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -26,14 +27,17 @@ PROSE = [path for path in PAGES if path.name != "tape-format.md"]
 PUBLIC: Final = {
     "imagestore",
     "imagestore.aio",
+    "imagestore.content",
     "imagestore.cri.client",
     "imagestore.errors",
+    "imagestore.metadata",
     "imagestore.node",
     "imagestore.platforms",
     "imagestore.publish",
     "imagestore.registry",
     "imagestore.resources",
     "imagestore.testing",
+    "imagestore.testing.contracts",
 }
 #: How projects switch the plug-in on; a name for pytest, not for imports.
 PYTEST_PLUGIN: Final = "imagestore.testing.pytest_plugin"
@@ -99,6 +103,20 @@ def test_a_page_names_public_modules_only(page: Path) -> None:
     imported = re.findall(r"(?:from|import) (imagestore[\w.]*)", text)
     named = [each for each in re.findall(r"`(imagestore(?:\.[a-z_]+)+)", text) if not each.endswith(NAMES_OF_FILES)]
     assert {name for name in (*imported, *named) if not _is_public(name)} == set()
+
+
+def test_the_example_of_both_ports_uses_public_names_and_is_short() -> None:
+    text = (TOP / "examples" / "adapters.py").read_text("utf-8")
+    imported = [
+        f"{node.module}.{each.name}"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("imagestore")
+        for each in node.names
+    ]
+    assert len(imported) > 5
+    assert [name for name in imported if not _is_public(name)] == []
+    adapters = text.partition("class Stream")[2].partition("def main")[0]
+    assert len([line for line in adapters.splitlines() if line.strip()]) <= 60
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from examples.adapters import MemoryContent
 from imagestore import ImageStore
 from imagestore.errors import ImageStoreError, PreconditionError, UnsupportedError
 from imagestore.publish import ContentWay, ImageState
@@ -18,7 +19,6 @@ from imagestore.registry import connect
 from imagestore.util.machine import MachineMark
 from tests.support.fake_containerd import FakeContainerd
 from tests.support.fake_containerd_state import Rules
-from tests.support.memory_content import MemoryContentStore
 from tests.support.publishing import APP, HOST, KATA, OTHER, RUNC, PublishingNode
 
 
@@ -97,7 +97,7 @@ def test_where_nothing_can_be_placed_layers_are_sent(
 
 def test_a_store_without_files_sends_its_layers(here: PublishingNode, fake: FakeContainerd, tmp_path: Path) -> None:
     (tmp_path / "scratch").mkdir()
-    content = MemoryContentStore(tmp_path / "scratch")
+    content = MemoryContent(tmp_path / "scratch")
     with (
         connect(transport=here.node.registry.transport) as client,
         ImageStore(tmp_path / "second", host=HOST, registry=client, content=content) as store,

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from examples.adapters import Records
 from imagestore import CancelToken, ImageStore
 from imagestore.store import StoreWorkers
-from tests.support.memory_metadata import MemoryMetadataStore
 
 
 class Store:
@@ -18,7 +18,7 @@ class Store:
 
     def __init__(self) -> None:
         self.closed = 0
-        self.metadata = MemoryMetadataStore()
+        self.metadata = Records()
 
     def close(self) -> None:
         self.closed += 1

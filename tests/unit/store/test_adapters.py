@@ -1,19 +1,18 @@
-"""The content port: its contract over every adapter, and a store that keeps nothing in files."""
+"""The content port: its contract over adapters, the documented example among them, and a store without blob files."""
 
 from __future__ import annotations
 
-import io
 import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
 
+from examples.adapters import MemoryContent, main
 from imagestore import CancelToken, ImageStore
-from imagestore.content.local import LocalContentStore
+from imagestore.content import LocalContentStore
 from imagestore.errors import UnsupportedError
 from imagestore.testing import Registry, build_index, layer
-from tests.contracts.content import ContentContract
-from tests.support.memory_content import MemoryContentStore
+from imagestore.testing.contracts import ContentContract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,22 +33,22 @@ class TestLocalContent(ContentContract):
 class TestMemoryContent(ContentContract):
     @pytest.fixture
     def content(self, tmp_path: Path) -> ContentStore:
-        return MemoryContentStore(tmp_path)
+        return MemoryContent(tmp_path)
 
 
 @pytest.fixture
-def content(tmp_path: Path) -> MemoryContentStore:
-    return MemoryContentStore(tmp_path)
+def content(tmp_path: Path) -> MemoryContent:
+    return MemoryContent(tmp_path)
 
 
 @pytest.fixture
-def store(tmp_path: Path, content: MemoryContentStore) -> Iterator[ImageStore]:
+def store(tmp_path: Path, content: MemoryContent) -> Iterator[ImageStore]:
     registry = Registry({NAME: IMAGE})
     with ImageStore(tmp_path / "store", content=content, transport=registry.transport) as opened:
         yield opened
 
 
-def test_a_store_without_files(store: ImageStore, content: MemoryContentStore, tmp_path: Path) -> None:
+def test_a_store_without_files(store: ImageStore, content: MemoryContent, tmp_path: Path) -> None:
     image = store.pull(NAME, platform="linux/amd64")
     assert store.pull(NAME, platform="linux/amd64").id == image.id == IMAGE.manifests[0].config.digest
     assert not (tmp_path / "store/content").exists()
@@ -69,9 +68,9 @@ def test_a_store_without_files(store: ImageStore, content: MemoryContentStore, t
     assert store.get(NAME).id == image.id
 
 
-def test_damage_is_found_and_repaired(store: ImageStore, content: MemoryContentStore) -> None:
+def test_damage_is_found_and_repaired(store: ImageStore, content: MemoryContent) -> None:
     image = store.pull(NAME, platform="linux/amd64")
-    content.damage(image.id, b"something else")
+    content.blobs[image.id] = (b"something else", 1.0)
     found = store.check()
     assert found.damaged == {image.id}
     store.repair(found)
@@ -96,14 +95,19 @@ def _cancelled() -> CancelToken:
     return token
 
 
-def test_the_adapter_stays_open_for_the_caller_that_gave_it(tmp_path: Path, content: MemoryContentStore) -> None:
+def test_the_adapter_stays_open_for_the_caller_that_gave_it(tmp_path: Path, content: MemoryContent) -> None:
     transport = Registry({NAME: IMAGE}).transport
     with ImageStore(tmp_path / "store", content=content, transport=transport) as store:
         store.pull(NAME, platform="linux/amd64")
-    assert isinstance(content.open(IMAGE.manifests[0].config.digest), io.BytesIO)
+    assert content.exists(IMAGE.manifests[0].config.digest)
     with (
         ImageStore(tmp_path / "first") as owner,
         ImageStore(tmp_path / "second", content=content, metadata=owner.metadata) as borrower,
     ):
         borrower.close()
         assert list(owner.list()) == []
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main() == 0
+    assert capsys.readouterr().out == "1 image, 4 blobs in memory\n4 blobs collected\n"

@@ -27,7 +27,7 @@ from imagestore.testing.faults import (
     chaos,
 )
 from imagestore.testing.servers.transport import ReplayTransport
-from imagestore.testing.tapes.tape_read import parse_tape
+from imagestore.testing.tapes.tape_text import parse_tape
 from tests.support.plain_http import PLAIN
 from tests.unit.testing.faulty_registry import BASE, BLOB, CONTENT, IMAGE, MANIFEST, client_with, registry_with
 

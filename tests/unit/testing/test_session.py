@@ -103,9 +103,9 @@ def test_a_session_serves_on_loopback_and_as_a_proxy(tmp_path: Path, upstream: S
     for mode in ("once", "none"):
         with TapeSession(str(tmp_path / "t"), mode, upstream) as session:
             with session.serve() as server:
-                assert httpx.get(f"{server.url_of('registry.example')}/v2/", verify=PLAIN).json() == {}
+                assert httpx.get(f"{server.url_of('registry.example')}/v2/", verify=PLAIN).status_code == 200
             with session.proxy() as proxy, httpx.Client(proxy=proxy.proxy_url) as client:
-                assert client.get("http://registry.example/v2/").json() == {}
+                assert client.get("http://registry.example/v2/").status_code == 200
             session.finish()
 
 

@@ -29,10 +29,8 @@ from imagestore.testing.tapes.tape import (
     TapeHost,
     TapeRepository,
     TapeSynthetic,
-    format_tape,
-    quote,
 )
-from imagestore.testing.tapes.tape_read import parse_tape
+from imagestore.testing.tapes.tape_text import format_tape, parse_tape, quote
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,14 +157,19 @@ def test_control_characters_are_visible_escapes() -> None:
         (
             HEAD
             + f"[[exchange]]\nrequest = 'GET https://a/'\nstatus = 200\ntext = ''\nbody = {{digest='{ONE}',size=1}}",
-            "text: an exchange has a body or a text, not both",
+            "body: an exchange has one of body, text and dropped",
         ),
         (HEAD + "[[synthetic]]\nsize = " + "1" * 5000, "got one of 5000 digits"),
         (HEAD + "[[fault]]\nwhat = 'x'", "fault[0].what: expected one of deep-json"),
         (HEAD + "[[fault]]\nwhat = 'reset'\nat = 'x'", "fault[0].at: expected a whole number"),
         (HEAD + "[[fault]]\nwhat = 'reset'\nbefore_head = 1", "fault[0].before_head: expected true or false"),
         (HEAD + "[[fault]]\nwhat = 'drip'\nbytes_per_second = 'x'", "bytes_per_second: expected a number"),
+        (HEAD + "[[fault]]\nwhat = 'drip'\nbytes_per_second = nan", "bytes_per_second: expected a number from 0"),
         (HEAD + "[[fault]]\nwhat = 'reset'\nelse = 1", "fault[0].else: unknown member"),
+        (
+            HEAD + f"[[repository]]\nname = 'a.example/x'\nmanifests = [{{ digest = '{Digest.of(b'x')}', size = 1 }}]",
+            "repository[0].manifests[0].media_type: expected a media type, found nothing",
+        ),
     ],
 )
 def test_a_bad_tape_is_refused_with_the_place(text: str, fault: str) -> None:

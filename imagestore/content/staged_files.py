@@ -1,4 +1,4 @@
-"""A bucket's blobs as files: a seekable reader, a writer that uploads on commit, and small blobs in parallel."""
+"""Blobs kept elsewhere as files: a seekable reader, a writer that sends on commit, and small blobs in parallel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from typing import BinaryIO, Self
 
     from imagestore.content.api import OpenWriter, SmallBlob
-    from imagestore.content.bucket import BucketReader
     from imagestore.content.ingest import LocalIngestWriter
     from imagestore.oci.digest import Digest
     from imagestore.util.cancel import CancelToken
@@ -26,8 +25,22 @@ if TYPE_CHECKING:
 _THREADS: Final = 8
 
 
+class BlobStream(Protocol):
+    """A blob's bytes in order, from some offset on."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole blob."""
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Put the next bytes into a buffer; returns how many, 0 only at the end."""
+
+    def close(self) -> None:
+        """Let go."""
+
+
 class Send(Protocol):
-    """Brings verified bytes to the bucket; from any thread."""
+    """Brings verified bytes to where blobs are kept; from any thread."""
 
     def __call__(self, digest: Digest, size: int, file: BinaryIO, *, cancel: CancelToken) -> None:
         """Upload a blob, unless it is there.
@@ -37,8 +50,8 @@ class Send(Protocol):
         """
 
 
-class BucketIngestWriter:
-    """Appends to a file, which goes to the bucket when it is committed.
+class StagedWriter:
+    """Appends to a file, which is sent away when it is committed.
 
     Args:
         ended: called when the writer has let go, perhaps more than once.
@@ -86,10 +99,10 @@ class BucketIngestWriter:
     def commit(
         self, expected: Digest | None = None, size: int | None = None, *, has_durable_name: bool = True
     ) -> Digest:
-        """Verify, send to the bucket, then close; see ``BlobWriter.commit``.
+        """Verify, send, then close; see ``BlobWriter.commit``.
 
         Raises:
-            StoreError: the bucket doesn't take it; the ingest stays, and the writer stays open.
+            StoreError: the place doesn't take it; the ingest stays, and the writer stays open.
             OperationCancelledError: cancelled; the ingest stays, and the writer stays open.
         """
         actual = self._inner.verified(expected, size)
@@ -123,16 +136,16 @@ class BucketIngestWriter:
         self.close()
 
 
-class BlobReader(io.RawIOBase):
+class BlobFile(io.RawIOBase):
     """A blob as a file; each seek makes a new request."""
 
-    def __init__(self, digest: Digest, opened: BucketReader, reopen: Callable[[int], BucketReader]) -> None:
+    def __init__(self, digest: Digest, opened: BlobStream, reopen: Callable[[int], BlobStream]) -> None:
         super().__init__()
         self._digest = digest
         self._reopen = reopen
         self._size = opened.size
         self._position = 0
-        self._stream: BucketReader | None = opened
+        self._stream: BlobStream | None = opened
 
     def readable(self) -> bool:
         """See io.IOBase."""
@@ -184,7 +197,7 @@ class BlobReader(io.RawIOBase):
             self._stream = None
 
 
-class BucketSmallBlobs:
+class StagedSmallBlobs:
     """Small blobs of one pull or import, several at once; each is sent by a thread outside of any transaction."""
 
     def __init__(self, writer: OpenWriter, send: Send, cancel: CancelToken) -> None:

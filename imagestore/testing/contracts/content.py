@@ -1,22 +1,14 @@
-"""What every adapter of the content port has to do, as tests.
-
-For an adapter of yours: make a class from ContentContract in a test module, and give it a fixture ``content``::
-
-    class TestMyStore(ContentContract):
-        @pytest.fixture
-        def content(self, tmp_path): ...
-"""
+"""The content port's contract: every adapter passes ContentContract."""
 
 from __future__ import annotations
 
 import threading
 import time
+from typing import Final
 
 import pytest
 
-from imagestore import CancelToken, Digest
-from imagestore.content import ContentStore
-from imagestore.content.api import SmallBlob
+from imagestore.content import ContentStore, SmallBlob
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -27,10 +19,13 @@ from imagestore.errors import (
     SizeMismatchError,
     WriterClosedError,
 )
+from imagestore.oci import Digest
+from imagestore.util.cancel import CancelToken
 
-DATA = b"some content" * 1000
-DIGEST = Digest.of(DATA)
-ABSENT = Digest.of(b"never written")
+#: A blob, and what it hashes to.
+DATA: Final = b"some content" * 1000
+DIGEST: Final = Digest.of(DATA)
+ABSENT: Final = Digest.of(b"never written")
 
 
 def put(content: ContentStore, data: bytes) -> Digest:
@@ -43,9 +38,10 @@ def put(content: ContentStore, data: bytes) -> Digest:
 
 
 class ContentContract:
-    """Make a class from it that has a fixture ``content``: an empty store."""
+    """What every ContentStore has to do. Make a class from it that has a fixture ``content``: an empty store."""
 
     def test_what_is_not_there(self, content: ContentStore) -> None:
+        """Absent content is no error where it is looked for, and ContentNotFoundError where it is read."""
         assert not content.exists(ABSENT)
         assert content.find(ABSENT) is None
         for ask in (content.info, content.open):
@@ -58,6 +54,7 @@ class ContentContract:
         assert not [*content.walk(), *content.names(), *content.statuses()]
 
     def test_a_blob_is_there_once_it_is_committed(self, content: ContentStore) -> None:
+        """What is written is visible from the commit on, and not before."""
         before = time.time() - 2
         with content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
             writer.write(DATA[:100])
@@ -78,11 +75,13 @@ class ContentContract:
         assert content.status("r") is None
 
     def test_limits_of_reading(self, content: ContentStore) -> None:
+        """read() takes no more than its limit."""
         put(content, DATA)
         with pytest.raises(SizeMismatchError):
             content.read(DIGEST, limit_bytes=len(DATA) - 1)
 
     def test_what_does_not_verify_is_no_blob_and_can_be_put_right(self, content: ContentStore) -> None:
+        """A wrong digest or size commits nothing, and the writer stays open."""
         with content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
             writer.write(DATA[:-1] + b"x")
             with pytest.raises(DigestMismatchError):
@@ -98,6 +97,7 @@ class ContentContract:
         assert content.exists(DIGEST)
 
     def test_a_closed_writer_takes_nothing(self, content: ContentStore) -> None:
+        """A closed writer refuses all but abort() and close(), which are harmless."""
         with content.writer("r", expected=DIGEST, total=0, cancel=CancelToken()) as writer:
             writer.write(b"x")
         for use in (lambda: writer.write(b"y"), writer.truncate, writer.commit):
@@ -109,6 +109,7 @@ class ContentContract:
         assert content.status("r") is not None
 
     def test_an_ingest_is_resumed(self, content: ContentStore) -> None:
+        """A writer that was closed is resumed at its offset."""
         with content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
             writer.write(DATA[:500])
         (status,) = content.statuses()
@@ -121,15 +122,18 @@ class ContentContract:
         assert content.read(DIGEST, limit_bytes=len(DATA)) == DATA
 
     def test_an_ingest_of_another_size_begins_anew(self, content: ContentStore) -> None:
+        """What was written for another blob isn't continued."""
         with content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
             writer.write(DATA[:500])
         with content.writer("r", expected=ABSENT, total=13, cancel=CancelToken()) as writer:
             assert writer.offset == 0
 
     def test_filling_keeps_what_came_before_the_source_fails(self, content: ContentStore) -> None:
+        """fill() keeps the bytes before a failure, and goes on from there."""
         pieces = [DATA[:300], DATA[300:700]]
 
         def readinto(buffer: memoryview) -> int:
+            """Two pieces, then a failure."""
             if not pieces:
                 raise ValueError("the source broke")
             piece = pieces.pop(0)
@@ -144,6 +148,7 @@ class ContentContract:
             rest = iter([DATA[700:], b""])
 
             def more(buffer: memoryview) -> int:
+                """The rest, then the end."""
                 piece = next(rest)
                 buffer[: len(piece)] = piece
                 return len(piece)
@@ -152,6 +157,7 @@ class ContentContract:
             writer.commit(DIGEST, len(DATA))
 
     def test_a_second_copy_is_an_error(self, content: ContentStore) -> None:
+        """Content that is there already is AlreadyExistsError, and leaves no ingest."""
         with content.try_writer("other", algorithm="sha256", total=0) as late:
             late.write(DATA)
             put(content, DATA)
@@ -162,6 +168,7 @@ class ContentContract:
         assert list(content.statuses()) == []
 
     def test_one_writer_at_a_time(self, content: ContentStore) -> None:
+        """An ingest has one writer; others wait, are refused, or learn that it is done."""
         waits: list[bool] = []
         with content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
             with pytest.raises(IngestLockedError):
@@ -175,6 +182,7 @@ class ContentContract:
             came: list[type[Exception]] = []
 
             def follow() -> None:
+                """Wait for the same blob."""
                 try:
                     content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken(120)).close()
                 except AlreadyExistsError as error:
@@ -188,6 +196,7 @@ class ContentContract:
             assert came == [AlreadyExistsError]
 
     def test_names_and_algorithms_of_ingests(self, content: ContentStore) -> None:
+        """An ingest needs a name and an algorithm that can be verified; that may change on the way."""
         for ref, algorithm in (("", "sha256"), ("r", "md5")):
             with pytest.raises(InvalidInputError):
                 content.try_writer(ref, algorithm=algorithm, total=0)
@@ -199,12 +208,14 @@ class ContentContract:
         assert not content.exists(DIGEST)
 
     def test_what_is_written_can_be_read_along(self, content: ContentStore) -> None:
+        """The bytes of an ingest can be read before its end."""
         with content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
             writer.write(DATA[:400])
             with writer.open_written() as file:
                 assert file.read(400) == DATA[:400]
 
     def test_ingests_are_thrown_away(self, content: ContentStore) -> None:
+        """Ingests are aborted by name, by age, and by their writer."""
         for ref in ("a", "b"):
             with content.try_writer(ref, algorithm="sha256", total=0) as writer:
                 writer.write(b"x")
@@ -221,6 +232,7 @@ class ContentContract:
         assert list(content.statuses()) == []
 
     def test_small_blobs(self, content: ContentStore) -> None:
+        """Small blobs in a batch are verified like any other."""
         many = {Digest.of(data): data for data in (str(number).encode() for number in range(200))}
         with content.small_blobs(CancelToken()) as small:
             small.put([SmallBlob(each, len(data), lambda data=data: data, "x") for each, data in many.items()])  # type: ignore[misc]  # bound here
@@ -235,6 +247,7 @@ class ContentContract:
 
     @pytest.mark.parametrize("data", [b"", DATA], ids=["empty", "some"])
     def test_a_size_of_0_is_unknown(self, content: ContentStore, data: bytes) -> None:
+        """A total of 0 is no promise about the size."""
         digest = Digest.of(data)
         with content.small_blobs(CancelToken()) as small:
             for open_writer in (small.writer, content.writer):
@@ -246,6 +259,7 @@ class ContentContract:
                 assert not content.exists(digest)
 
     def test_deleting(self, content: ContentStore) -> None:
+        """Deleting tells what was freed; names that are no digests harm nothing."""
         digests = [put(content, str(number).encode()) for number in range(5)]
         assert content.delete(digests[0]) == 1
         with content.deleter() as deleter:
@@ -262,6 +276,7 @@ class ContentContract:
         assert list(content.walk()) == []
 
     def test_deleting_ends_when_time_is_up(self, content: ContentStore) -> None:
+        """delete_some() removes one blob at least, and says what is left."""
         digests = [str(put(content, str(number).encode())) for number in range(3)]
         with content.deleter() as deleter:
             deleted = deleter.delete_some(digests, lambda: True)
@@ -269,11 +284,13 @@ class ContentContract:
         assert deleted.left == [each for each in digests if each not in deleted.sizes]
 
     def test_a_whole_blob_is_not_taken_for_damaged(self, content: ContentStore) -> None:
+        """delete_damaged() leaves a whole blob alone."""
         put(content, DATA)
         assert content.delete_damaged(DIGEST)
         assert content.exists(DIGEST)
 
     def test_what_it_says_of_itself(self, content: ContentStore) -> None:
+        """Names, space, and what a place without neighbours answers."""
         assert content.name
         assert content.scratch.is_dir()
         assert content.free_bytes() > 0

@@ -1,7 +1,4 @@
-"""What every adapter of the metadata port has to do, as tests; used as ContentContract is.
-
-The fixture ``metadata`` gives an empty store, and ``later`` opens the same records as another process would.
-"""
+"""The metadata port's contract: every adapter passes MetadataContract."""
 
 from __future__ import annotations
 
@@ -11,18 +8,20 @@ import re
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import Final
 
 import pytest
 
-from imagestore import Descriptor, Digest, MetadataStore, Platform
 from imagestore.errors import AlreadyExistsError, InvalidInputError, LeaseNotFoundError, NotFoundError
-from imagestore.metadata import ImageRecord, ListedImage
-from imagestore.metadata.records import HolderKind, NamedImage
+from imagestore.metadata import HolderKind, ImageRecord, ListedImage, MetadataStore, NamedImage
+from imagestore.oci import Descriptor, Digest
 from imagestore.oci.media_types import OCI_MANIFEST
+from imagestore.platforms import Platform
 
 A, B, C, D = (Digest.of(name.encode()) for name in "abcd")
-ALL = (A, B, C, D)
-NAME = "registry.example/app:1"
+ALL: Final = (A, B, C, D)
+NAME: Final = "registry.example/app:1"
+#: The type of the fixture ``later``.
 Later = Callable[[], AbstractContextManager[MetadataStore]]
 
 
@@ -56,15 +55,21 @@ def kept(metadata: MetadataStore, digests: Collection[Digest] = ALL) -> set[Dige
 
 
 class MetadataContract:
-    """Make a class from it that has the fixtures ``metadata`` and ``later``."""
+    """What every MetadataStore has to do.
+
+    Make a class from it that has two fixtures: ``metadata`` gives an empty store, and ``later`` a function whose result
+    opens the same records as another process would, as a context manager.
+    """
 
     def test_the_store_has_an_id_that_stays(self, metadata: MetadataStore, later: Later) -> None:
+        """The id is 32 hex digits, the same for every process."""
         assert re.fullmatch("[0-9a-f]{32}", metadata.store_id)
         metadata.images.put(record(), {})
         with later() as again:
             assert again.store_id == metadata.store_id
 
     def test_records_by_reference_and_handler(self, metadata: MetadataStore, later: Later) -> None:
+        """A record is found by reference and runtime handler, whole and alone."""
         stored = metadata.images.put(record(), {A: [B]})
         assert 0 < stored.created_at <= stored.updated_at
         assert stored == replace(record(), created_at=stored.created_at, updated_at=stored.updated_at)
@@ -78,6 +83,7 @@ class MetadataContract:
             assert again.images.find() == [other, stored]
 
     def test_replacing_keeps_the_first_time(self, metadata: MetadataStore) -> None:
+        """A replaced record keeps the time of the first, and holds only what is new."""
         first = metadata.images.put(record(), {A: [B]})
         moved = metadata.images.put(record(manifest=C), {C: [B]})
         assert moved.created_at == first.created_at
@@ -88,6 +94,7 @@ class MetadataContract:
         assert kept(metadata) == {B, C}
 
     def test_finding(self, metadata: MetadataStore) -> None:
+        """Records are found by their members, in order and in pages."""
         stored = metadata.images.put_many(
             (record(f"registry.example/{name}:1", handler), {})
             for name in ("a", "b", "c")
@@ -104,7 +111,10 @@ class MetadataContract:
         assert listed == metadata.images.find_listed(image_id=str(B), handler="runc")
 
     def test_all_of_several_or_none(self, metadata: MetadataStore) -> None:
+        """put_many() stores all records or none."""
+
         def records() -> object:
+            """One record, then a failure."""
             yield record(), {}
             raise ValueError("in the middle")
 
@@ -113,6 +123,7 @@ class MetadataContract:
         assert metadata.images.find() == []
 
     def test_removing(self, metadata: MetadataStore) -> None:
+        """Removed records are returned once, and keep nothing."""
         stored = metadata.images.put(record(), {A: [B]})
         metadata.images.put(record(handler="kata"), {})
         assert metadata.images.remove([(NAME, "runc"), (NAME, "none")]) == [stored]
@@ -122,6 +133,7 @@ class MetadataContract:
         assert kept(metadata) == set()
 
     def test_pins_and_uses(self, metadata: MetadataStore) -> None:
+        """A pin is kept until it is taken off, or the record is replaced."""
         metadata.images.put(record(), {})
         (pinned,) = metadata.images.pin([(NAME, "runc"), (NAME, "none")], is_pinned=True)
         assert pinned.is_pinned
@@ -135,6 +147,7 @@ class MetadataContract:
         assert not unpinned.is_pinned
 
     def test_uses_of_several(self, metadata: MetadataStore) -> None:
+        """touch_many() takes any keys."""
         for handler in ("kata", "runc"):
             metadata.images.put(record(handler=handler), {})
         metadata.images.touch_many([])
@@ -144,6 +157,7 @@ class MetadataContract:
         assert used == {"kata": 0, "runc": 0}
 
     def test_edges_keep_what_they_lead_to(self, metadata: MetadataStore) -> None:
+        """What records reach along edges is kept."""
         metadata.images.put(record(), {A: [B]})
         metadata.graph.put_edges({B: [C], C: [A]})
         assert kept(metadata) == {A, B, C}
@@ -157,6 +171,7 @@ class MetadataContract:
         assert metadata.graph.own_children(C) == ()
 
     def test_leases_keep_until_they_end(self, metadata: MetadataStore) -> None:
+        """A lease keeps its content until it is released or expires."""
         metadata.graph.put_edges({A: [B]})
         lease = metadata.leases.create("work", lifetime_seconds=3600, content=[A])
         assert kept(metadata) == {A, B}
@@ -174,6 +189,7 @@ class MetadataContract:
         assert not metadata.leases.delete("work")
 
     def test_leases_by_name(self, metadata: MetadataStore) -> None:
+        """A lease's name is unique; what isn't there is LeaseNotFoundError."""
         metadata.leases.create("one", lifetime_seconds=math.inf)
         with pytest.raises(AlreadyExistsError):
             metadata.leases.create("one", lifetime_seconds=60)
@@ -192,12 +208,14 @@ class MetadataContract:
         assert metadata.leases.get("one") is None
 
     def test_a_flat_lease_keeps_what_it_lists(self, metadata: MetadataStore) -> None:
+        """A flat lease keeps nothing below its content."""
         metadata.graph.put_edges({A: [B]})
         metadata.leases.create("flat", lifetime_seconds=60, labels={"containerd.io/gc.flat": "x"}, content=[A])
         assert kept(metadata) == {A}
         assert [(each.kind, each.name) for each in metadata.graph.holders(A)] == [(HolderKind.FLAT_LEASE, "flat")]
 
     def test_labels_of_content(self, metadata: MetadataStore) -> None:
+        """The labels gc.root and gc.ref.content keep content as in containerd."""
         metadata.graph.label_content(
             A, {"containerd.io/gc.root": "x", "containerd.io/gc.ref.content.0": str(B), "own": "y"}
         )
@@ -208,6 +226,7 @@ class MetadataContract:
         assert kept(metadata) == set()
 
     def test_what_fails_in_a_transaction_changes_nothing(self, metadata: MetadataStore, later: Later) -> None:
+        """A failed transaction leaves no trace."""
         with contextlib.suppress(ZeroDivisionError), metadata.exclusive():
             metadata.images.put(record(), {A: [B]})
             metadata.leases.create("l", lifetime_seconds=60, content=[C])
@@ -218,6 +237,7 @@ class MetadataContract:
             assert again.images.find() == []
 
     def test_another_process_sees_what_was_committed(self, metadata: MetadataStore, later: Later) -> None:
+        """A second opening sees what the first one committed."""
         with later() as again:
             before = again.generation()
             metadata.images.put(record(), {A: [B]})
@@ -227,6 +247,7 @@ class MetadataContract:
             assert not again.is_outdated()
 
     def test_namespaces(self, metadata: MetadataStore) -> None:
+        """A namespace has images and content of its own, and goes only when it is empty."""
         assert list(metadata.namespaces.find()) == ["k8s.io"]
         metadata.namespaces.create("moby", {"a": "b"})
         with pytest.raises(AlreadyExistsError):
@@ -247,6 +268,7 @@ class MetadataContract:
             metadata.namespaces.remove("moby")
 
     def test_what_owners_know(self, metadata: MetadataStore) -> None:
+        """An owner's content records and ingests are kept until it forgets them."""
         assert metadata.namespaces.record_content("proxy:one", A, 7)
         assert not metadata.namespaces.record_content("proxy:one", A, 7)
         found = metadata.namespaces.content_record("proxy:one", A)

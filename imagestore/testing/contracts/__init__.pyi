@@ -1,0 +1,2 @@
+from .content import ContentContract as ContentContract
+from .metadata import MetadataContract as MetadataContract
