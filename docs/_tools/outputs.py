@@ -116,6 +116,7 @@ FINDING: Final = {
     "key": str,
     "text": str,
     "hint": str,
+    "mend": str,
 }
 HANDLER: Final = {
     "runtimeHandler": str,

@@ -91,6 +91,7 @@ def finding(found: Finding) -> dict[str, Any]:
         "key": found.key,
         "text": found.text,
         "hint": found.hint,
+        "mend": found.hint,  # the name before, for programs that read it
     }
 
 
