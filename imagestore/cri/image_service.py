@@ -221,7 +221,9 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
                 )
             return api_pb2.RemoveImageResponse()
         try:
-            removal = await self._workers.quick(lambda store: store.delete(name, runtime_handler=handler))
+            removal = await self._workers.quick(
+                lambda store: store.remove(name, runtime_handler=handler, all_names=True, collect=True)
+            )
         finally:
             self._use.forget()
         for reference, owner in removal.removed:

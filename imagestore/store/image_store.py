@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from imagestore.store.maintenance.check import CheckReport
     from imagestore.store.maintenance.eviction import EvictionPolicy, EvictionReport
     from imagestore.store.maintenance.hashing import CheckOptions
-    from imagestore.store.maintenance.removal import Removal, Removals
+    from imagestore.store.maintenance.removal import Removal
     from imagestore.store.maintenance.repair import RepairReport
     from imagestore.store.maintenance.service import Maintenance
     from imagestore.store.maintenance.usage import StoreUsage
@@ -291,56 +291,41 @@ class ImageStore:
         return self._images.group(image_id)
 
     def remove(
-        self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False
-    ) -> tuple[tuple[str, str], ...]:
-        """Remove records; collect_garbage() then frees their bytes. Removing what isn't there is no error.
+        self,
+        *names: str,
+        runtime_handler: str | None = None,
+        all_handlers: bool = False,
+        all_names: bool = False,
+        collect: bool = False,
+        dry_run: bool = False,
+    ) -> Removal:
+        """Remove records, with few transactions for many names. Removing what isn't there is no error.
 
         Args:
-            name: reference, image id, beginning of an id, or ``name@digest``. As in CRI, an image goes with all its
-                references.
+            names: references, image ids, beginnings of ids, or digests. A reference means its own record,
+                ``name@digest`` those of its repository, ``name:tag@digest`` the tag's if it leads there; other
+                references of the same image stay. An id or a digest alone means the image with all its references.
             runtime_handler: only this handler's records. None: by id every handler's, by name the default handler's,
                 or the others' if the default has none.
             all_handlers: every handler's, by name too; not together with a handler.
-            only_name: a reference means its own record, ``name@digest`` those of its repository, ``name:tag@digest``
-                the tag's if it leads there. An id or a digest alone means all references all the same.
-
-        Returns:
-            (reference, runtime handler) of what was removed.
-        """
-        return self._images.remove(name, self._images.rule(runtime_handler, all_handlers, only_name))
-
-    def names_of(
-        self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False
-    ) -> tuple[tuple[str, str], ...]:
-        """What remove() with these arguments would remove, as (reference, runtime handler)."""
-        return self._images.names_of(name, self._images.rule(runtime_handler, all_handlers, only_name))
-
-    def delete(
-        self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False
-    ) -> Removal:
-        """As remove(), and free what only those records needed; raises what delete_each() does."""
-        return self._images.delete(name, self._images.rule(runtime_handler, all_handlers, only_name))
-
-    def delete_each(
-        self,
-        names: Iterable[str],
-        *,
-        runtime_handler: str | None = None,
-        all_handlers: bool = False,
-        only_name: bool = False,
-    ) -> Removals:
-        """As delete() for several names, with few transactions and one sweep for all.
+            all_names: a reference means its image with all its references too, as in CRI.
+            collect: free what only these records needed at once; otherwise collect_garbage() does.
+            dry_run: change nothing, and return what each name means now.
 
         Raises:
             InvalidInputError: a name is refused. The records of the names before it are removed, as the error's
                 ``report`` says, and the next collection frees their content; those after it stay.
-            UndeletableError: something can't be deleted; its ``report`` says what was done all the same.
+            UndeletableError: some content can't be deleted; its ``report`` says what was done all the same.
             StoreCorruptError: the database's indexes are damaged; nothing is removed.
         """
-        return self._images.delete_each(names, self._images.rule(runtime_handler, all_handlers, only_name))
+        rule = self._images.rule(runtime_handler, all_handlers, all_names)
+        return self._images.remove(names, rule, collect=collect, dry_run=dry_run)
 
     def pin(self, name: str, *, runtime_handler: str | None = None) -> tuple[tuple[str, str], ...]:
-        """Spare images, named as for remove(), from eviction; returns (reference, runtime handler) of the records."""
+        """Spare images from eviction, named as for remove() with ``all_names``.
+
+        Returns (reference, runtime handler) of their records.
+        """
         return self._images.pin(name, runtime_handler, is_pinned=True)
 
     def unpin(self, name: str, *, runtime_handler: str | None = None) -> tuple[tuple[str, str], ...]:

@@ -9,7 +9,7 @@ from imagestore.errors import InvalidInputError, StoreBusyError
 from imagestore.oci.reference import Reference
 from imagestore.store import garbage, in_use, record_lookup
 from imagestore.store.image import Image
-from imagestore.store.maintenance.removal import Removal, Removals, Remover
+from imagestore.store.maintenance.removal import Removal, Remover
 from imagestore.store.record_lookup import RemovalRule
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ImagesByName:
         """See ImageStore.note_in_use()."""
         return in_use.note(self._metadata, images, holder=holder, seconds=seconds, default_handler=self._default)
 
-    def rule(self, runtime_handler: str | None, all_handlers: bool = False, only_name: bool = False) -> RemovalRule:
+    def rule(self, runtime_handler: str | None, all_handlers: bool = False, all_names: bool = False) -> RemovalRule:
         """How a call understands a name.
 
         Raises:
@@ -87,45 +87,30 @@ class ImagesByName:
         if all_handlers and runtime_handler is not None:
             raise InvalidInputError("give a runtime handler or all handlers, not both")
         handler = self._parts.known_handler(runtime_handler)
-        return RemovalRule(handler, self._default, is_for_all=all_handlers, only_name=only_name)
+        return RemovalRule(handler, self._default, is_for_all=all_handlers, all_names=all_names)
 
-    def names_of(self, name: str, rule: RemovalRule) -> Keys:
-        """See ImageStore.names_of()."""
-        return _keys(record_lookup.to_remove(self._metadata, name, rule))
-
-    def remove(self, name: str, rule: RemovalRule) -> Keys:
+    def remove(self, names: Iterable[str], rule: RemovalRule, *, collect: bool, dry_run: bool) -> Removal:
         """See ImageStore.remove()."""
-        records = record_lookup.to_remove(self._metadata, name, rule)
-        with self._metadata.exclusive():
-            return self._remove(records)
-
-    def _remove(self, records: Iterable[ImageRecord]) -> Keys:
-        removed = _keys(self._metadata.images.remove(_keys(records)))
-        record_lookup.drop_hidden(self._metadata, removed, self._default)
-        return removed
-
-    def delete(self, name: str, rule: RemovalRule) -> Removal:
-        """See ImageStore.delete()."""
-        removals = self.delete_each([name], rule)
-        return Removal(removals.removed[name], removals.bytes_freed)
-
-    def delete_each(self, names: Iterable[str], rule: RemovalRule) -> Removals:
-        """See ImageStore.delete_each()."""
-        self._metadata.graph.refuse_damaged_indexes()
+        if dry_run:
+            return Removal({name: _keys(record_lookup.to_remove(self._metadata, name, rule)) for name in names})
+        if collect:
+            self._metadata.graph.refuse_damaged_indexes()
         remover = Remover(self._metadata, rule)
         try:
             removed, roots = remover.remove(names)
         except InvalidInputError as error:
-            error.report = Removals(remover.removed, 0)
+            error.report = Removal(remover.removed)
             raise
+        if not collect:
+            return Removal(removed)
         swept = garbage.collect_from(self._metadata, self._parts.content, roots)
-        report = Removals(removed, sum(swept.freed.values()))
+        report = Removal(removed, sum(swept.freed.values()))
         swept.check(report)
         return report
 
     def pin(self, name: str, runtime_handler: str | None, *, is_pinned: bool) -> Keys:
         """See ImageStore.pin() and unpin()."""
-        records = record_lookup.to_remove(self._metadata, name, self.rule(runtime_handler))
+        records = record_lookup.to_remove(self._metadata, name, self.rule(runtime_handler, all_names=True))
         changed = self._metadata.images.pin(_keys(records), is_pinned=is_pinned)
         if not changed:
             raise record_lookup.not_found(name, runtime_handler)
@@ -158,7 +143,9 @@ class ImagesByName:
                         f"image {each.reference!r} has no other reference under runtime handler {each.handler!r}",
                         hint="to remove the image: imagestore rmi",
                     )
-            return self._remove(records)
+            removed = _keys(self._metadata.images.remove(_keys(records)))
+            record_lookup.drop_hidden(self._metadata, removed, self._default)
+            return removed
 
 
 def further_reference(text: str) -> Reference:

@@ -29,18 +29,20 @@ _AT_ONCE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Records that were removed, as (reference, runtime handler), and the bytes that their content took."""
+    """What names removed, or would remove.
 
-    removed: tuple[tuple[str, str], ...]
-    bytes_freed: int
+    Attributes:
+        by_name: (reference, runtime handler) of the records, by the name that meant them; none for a missing image.
+        bytes_freed: what their content took, if it was freed at once.
+    """
 
+    by_name: Mapping[str, tuple[tuple[str, str], ...]]
+    bytes_freed: int = 0
 
-@dataclass(frozen=True, slots=True)
-class Removals:
-    """What several names removed, as (reference, runtime handler) by name, and the bytes freed by all together."""
-
-    removed: Mapping[str, tuple[tuple[str, str], ...]]
-    bytes_freed: int
+    @property
+    def removed(self) -> tuple[tuple[str, str], ...]:
+        """(reference, runtime handler) of all these records, each once."""
+        return tuple(dict.fromkeys(key for keys in self.by_name.values() for key in keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ def keys_to_remove(metadata: MetadataStore, texts: Iterable[str], rule: RemovalR
             references[text] = reference
     _look_up(references.values() - named.keys())
     meant = {text: rule.chosen(named[each]) for text, each in references.items() if each in named}
-    if rule.only_name:
+    if not rule.all_names:
         return {text: tuple((references[text], handler) for handler, _ in images) for text, images in meant.items()}
     keys: dict[tuple[str, str], list[tuple[str, str]]] = {}
     ids = {(image_id, handler) for images in meant.values() for handler, image_id in images}

@@ -104,7 +104,7 @@ def test_the_store_keeps_referrers_as_long_as_the_image(tmp_path: Path) -> None:
         here.store.untag(HERE)
         here.store.collect_garbage()
         assert digests(*REFERRERS) <= stored(here)
-        here.store.delete(PYTHON)
+        here.store.remove(PYTHON, collect=True)
         assert stored(here) == set()
         assert here.store.metadata.graph.content_labels(CHOSEN.digest) == {}
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -496,7 +497,7 @@ def test_a_rebuilt_record_keeps_what_its_labels_name(here: Node) -> None:
     image = here.store.pull(PYTHON, runtime_handler=HYPERV)
     labels = {"containerd.io/gc.ref.content.other": str(manifest)}
     here.store.metadata.images.put(replace(image.record, labels=labels), {})
-    here.store.delete(OTHER, runtime_handler="kata")
+    here.store.remove(OTHER, runtime_handler="kata", collect=True)
     before = present(here.store)
     assert manifest in before
     here.store.close()
@@ -543,7 +544,7 @@ def test_a_process_whose_database_was_replaced_writes_no_more(here: Node, tmp_pa
     here.store.pull(PYTHON)
     here.store.backup(tmp_path / "other.db")
     os.replace(tmp_path / "other.db", here.store.root / "metadata.db")
-    for change in (here.store.remove, here.store.pin, here.store.delete):
+    for change in (here.store.remove, here.store.pin, partial(here.store.remove, collect=True)):
         with pytest.raises(StoreError, match="was replaced while this process had it open"):
             change(PYTHON)
 
