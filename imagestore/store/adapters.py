@@ -38,20 +38,6 @@ _SYSTEM_CACHE: Final = Path("/var/cache")
 _PLACES: Final = {"host", "hostaddr", "port", "dbname"}
 
 
-@dataclass(frozen=True, slots=True)
-class StorePlace:
-    """Which store is meant.
-
-    The attributes are arguments of ImageStore.
-    """
-
-    root: str | os.PathLike[str]
-    content: ContentStore | BucketSettings | str | None = None
-    metadata: MetadataStore | None = None
-    scope: str = ""
-    sources: tuple[Path, ...] = ()
-
-
 @dataclass(slots=True)
 class Adapters:
     """A store's open adapters.
@@ -73,25 +59,35 @@ class Adapters:
     closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
 
-def open_adapters(place: StorePlace, *, clock: Callable[[], float], is_making: bool, is_freeing: bool) -> Adapters:
+def open_adapters(
+    root: str | os.PathLike[str],
+    content: ContentStore | BucketSettings | str | None,
+    metadata: MetadataStore | None,
+    scope: str,
+    sources: tuple[Path, ...],
+    *,
+    clock: Callable[[], float],
+    is_making: bool,
+    is_freeing: bool,
+) -> Adapters:
     """Open a store's adapters, or take the given ones; the arguments are those of ImageStore.
 
     Raises:
         InvalidInputError: a shared store without a bucket, or a scope or a bucket for another store.
         ConfigError, PreconditionError, StoreError: an adapter can't be opened.
     """
-    given, metadata, content = os.fspath(place.root), place.metadata, place.content
+    given = os.fspath(root)
     is_shared = is_database(given)
     if is_shared and metadata is None:
-        if place.sources:
+        if sources:
             raise InvalidInputError("sources: are folders of one machine, which a shared store can't adopt from")
-        return _open_shared(given, content, scope=place.scope, is_making=is_making)
+        return _open_shared(given, content, scope=scope, is_making=is_making)
     # The message doesn't repeat the address: it may have a password.
     if not is_shared and is_foreign_address(given):
         raise InvalidInputError(
             "the store's root: expected a folder or postgresql://USER@HOST/DATABASE, it is another kind of address"
         )
-    if is_shared or place.scope or isinstance(content, str | BucketSettings):
+    if is_shared or scope or isinstance(content, str | BucketSettings):
         raise InvalidInputError(
             "a scope and a bucket belong to a store at postgresql://, not to a folder's or to given records",
             hint="leave them out, or give the database's address alone instead of the folder",
@@ -104,9 +100,7 @@ def open_adapters(place: StorePlace, *, clock: Callable[[], float], is_making: b
             own = _open_metadata(folder, clock=clock, is_making=is_making, is_freeing=is_freeing)
             stack.callback(own.close)
             metadata, ballast = own, own.database.ballast
-        blobs = content or LocalContentStore(
-            folder / "content", folder / "locks", sources=place.sources, ballast=ballast
-        )
+        blobs = content or LocalContentStore(folder / "content", folder / "locks", sources=sources, ballast=ballast)
         return Adapters(str(folder), folder, metadata, blobs, closing=stack.pop_all())
 
 

@@ -88,6 +88,11 @@ def pinned_by(config: Config) -> frozenset[str]:
     return frozenset(canonical(text) or text for text in config.settings.pinned_images.values())
 
 
+def keys(records: Iterable[ImageRecord]) -> tuple[tuple[str, str], ...]:
+    """(reference, runtime handler) of records."""
+    return tuple((record.reference, record.handler) for record in records)
+
+
 def by_name(metadata: MetadataStore, text: str) -> list[ImageRecord]:
     """Records under a reference, of every handler; empty if the text is no reference.
 

@@ -12,6 +12,7 @@ A failure leaves the store as it was, by the rules of a pull.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -31,7 +32,7 @@ from imagestore.oci.media_types import OCI_INDEX
 from imagestore.oci.select import select
 from imagestore.platforms import format_all
 from imagestore.store import leases
-from imagestore.store.archive import import_names
+from imagestore.store.archive import import_names, source
 from imagestore.store.archive.docker_archive import DockerManifestComparison
 from imagestore.store.archive.import_content import ContentImporter, ImportPlan
 from imagestore.store.archive.index_survey import survey
@@ -46,7 +47,8 @@ from imagestore.store.pull.undo import undone_on_failure
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    import os
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from imagestore.config import Config, HandlerPlatform
     from imagestore.content.api import ContentStore
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from imagestore.store.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
     from imagestore.store.archive.index_survey import SurveyedManifest
     from imagestore.store.archive.source import Source
+    from imagestore.store.parts import StoreParts
     from imagestore.store.pull.choice import Choice
     from imagestore.store.pull.verify import ImageVerifier
     from imagestore.util.cancel import CancelToken
@@ -122,6 +125,36 @@ def handlers_for(
     chosen = config.handlers if options.has_all_handlers else options.runtime_handlers or ("",)
     names = dict.fromkeys(config.handler(name).name for name in chosen)
     return {name: config.handler_platform(name, host=host, explicit=platform) for name in names}
+
+
+@contextlib.contextmanager
+def opened(
+    parts: StoreParts,
+    archive: str | os.PathLike[str],
+    options: ImportOptions | None,
+    observer: Observer | None,
+    cancel: CancelToken | None,
+) -> Iterator[ImportWork]:
+    """An import that is about to run; the archive is open until the end of the block.
+
+    Raises:
+        UnknownRuntimeHandlerError, InvalidPlatformError: an option names what isn't there.
+        InvalidInputError, StoreError: the archive can't be opened, or the store has no room.
+    """
+    content, chosen = parts.content, options or ImportOptions()
+    platform = parts.platform(chosen.platform or None)
+    handlers = handlers_for(parts.config, chosen, host=parts.host, platform=platform)
+    content.check_room()
+    # An archive that can't be read at any place is copied twice: there must be room for both.
+    room = content.free_bytes() // 2
+    with (
+        parts.operation(cancel, observer) as token,
+        source.opened(source.path_of(archive), scratch=content.scratch, limit_bytes=room, cancel=token) as files,
+    ):
+        shared = (content, parts.metadata, observer or parts.observer, token, parts.verifier)
+        yield ImportWork(files, handlers, chosen, *shared)
+        # What can't be pulled again.
+        parts.metadata.keep_copy(at_once=True)
 
 
 @dataclass(frozen=True, slots=True)

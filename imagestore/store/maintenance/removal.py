@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
 from imagestore.oci.digest import Digest
-from imagestore.store import record_lookup
+from imagestore.oci.reference import Reference
+from imagestore.store import garbage, record_lookup
 from imagestore.store.garbage import BatchTimer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
     from imagestore.store.record_lookup import RemovalRule
 
@@ -94,7 +96,7 @@ class Remover:
                     roots.update(self.metadata.images.drop(going))
                     going = []
                     records = record_lookup.to_remove(self.metadata, name, self.rule)
-                    keys = tuple((record.reference, record.handler) for record in records)
+                    keys = record_lookup.keys(records)
                 self.removed[name] = keys
                 going += keys
                 gone.update(keys)
@@ -105,6 +107,49 @@ class Remover:
             raise
         roots.update(record_lookup.drop_hidden(self.metadata, gone, self.rule.default_handler))
         return roots
+
+
+def remove(
+    metadata: MetadataStore, content: ContentStore, names: Iterable[str], rule: RemovalRule, *, collect: bool
+) -> Removal:
+    """Remove the records that names mean, and with ``collect`` their content; raises what ImageStore.remove() does."""
+    if collect:
+        metadata.graph.refuse_damaged_indexes()
+    remover = Remover(metadata, rule)
+    try:
+        removed, roots = remover.remove(names)
+    except InvalidInputError as error:
+        error.report = Removal(remover.removed)
+        raise
+    if not collect:
+        return Removal(removed)
+    swept = garbage.collect_from(metadata, content, roots)
+    report = Removal(removed, sum(swept.freed.values()))
+    swept.check(report)
+    return report
+
+
+def untag(metadata: MetadataStore, reference: str, rule: RemovalRule) -> tuple[tuple[str, str], ...]:
+    """Remove a reference of images that have another one; returns (reference, runtime handler) of the records.
+
+    Raises:
+        ImageNotFoundError, InvalidReferenceError: there is no such record, or the text is no reference.
+        InvalidInputError: an image has no other reference; nothing is removed.
+    """
+    exact = str(Reference.parse(reference))
+    records = [each for each in record_lookup.meant(metadata, exact, rule) if each.reference == exact]
+    if not records:
+        raise record_lookup.not_found(reference, rule.handler)
+    with metadata.exclusive():
+        for each in records:
+            if len(metadata.images.find(image_id_prefix=str(each.image_id), handler=each.handler)) < 2:
+                raise InvalidInputError(
+                    f"image {each.reference!r} has no other reference under runtime handler {each.handler!r}",
+                    hint="to remove the image: imagestore rmi",
+                )
+        removed = record_lookup.keys(metadata.images.remove(record_lookup.keys(records)))
+        record_lookup.drop_hidden(metadata, removed, rule.default_handler)
+        return removed
 
 
 def keys_to_remove(metadata: MetadataStore, texts: Iterable[str], rule: RemovalRule) -> Keys:
