@@ -88,8 +88,8 @@ class ImageStore:
         sources: folders with ``blobs`` (containerd's content, OCI layouts) to adopt content from instead of fetching.
         verifier: asked before an image is fetched; by default the programs that the configuration names.
         clock: seconds since 1970.
-        is_making: make the store where there is none.
-        is_freeing: open a full disk's store with the space kept back for removals; otherwise it can only be read, and
+        create: make the store where there is none.
+        use_reserve: open a full disk's store with the space kept back for removals; otherwise it can only be read, and
             as long as it is open this process writes to no store.
 
     Raises:
@@ -111,8 +111,8 @@ class ImageStore:
         sources: Sequence[str | os.PathLike[str]] = (),
         verifier: ImageVerifier | None = None,
         clock: Callable[[], float] = time.time,
-        is_making: bool = True,
-        is_freeing: bool = True,
+        create: bool = True,
+        use_reserve: bool = True,
         content: ContentStore | BucketSettings | str | None = None,
         metadata: MetadataStore | None = None,
         scope: str = "",
@@ -123,9 +123,7 @@ class ImageStore:
         self.config = config or configuration.default(self.host)
         folders = tuple(Path(source).absolute() for source in sources)
         self._parts = StoreParts(
-            open_adapters(
-                root, content, metadata, scope, folders, clock=clock, is_making=is_making, is_freeing=is_freeing
-            ),
+            open_adapters(root, content, metadata, scope, folders, clock=clock, create=create, use_reserve=use_reserve),
             self.config,
             self.host,
             clock=clock,
@@ -596,7 +594,7 @@ class ImageStore:
         runtime_handler: str | None = None,
         bundle: BundleOptions | None = None,
         limits: UnpackLimits | None = None,
-        is_rootless: bool = False,
+        rootless: bool = False,
         observer: Observer | None = None,
         cancel: CancelToken | None = None,
     ) -> UnpackReport:
@@ -609,7 +607,7 @@ class ImageStore:
             folder: isn't there yet, or is empty; it appears when all is in it.
             bundle: make a bundle, with ``rootfs`` and ``config.json``, and what a pod says of the container.
             limits: what all layers together may take, and each of their entries.
-            is_rootless: for users other than root: all files are theirs, and devices are left out.
+            rootless: for users other than root: all files are theirs, and devices are left out.
         """
         with self._parts.loading():
             from imagestore.store.unpack.limits import UnpackLimits
@@ -619,7 +617,7 @@ class ImageStore:
         with self._parts.operation(cancel, observer) as token, held_to_read as held:
             image = self.get(name, runtime_handler=runtime_handler)
             held.hold([each.digest for each in (image.manifest, image.manifest_document.config, *image.layers)])
-            work = UnpackWork(image, self.content, limits or UnpackLimits(), is_rootless, heard, token)
+            work = UnpackWork(image, self.content, limits or UnpackLimits(), rootless, heard, token)
             return work.run(folder) if bundle is None else work.run_bundle(folder, bundle)
 
     @contextlib.contextmanager

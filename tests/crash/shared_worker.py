@@ -229,7 +229,7 @@ class _Worker:
     def _import(self, reference: str) -> None:
         from imagestore import ImportOptions
 
-        options = ImportOptions(images=(reference,), may_replace=True)
+        options = ImportOptions(images=(reference,), replace=True)
         self._store.import_images(self._place.archive, options=options)
 
     def _keep(self, reference: str) -> None:

@@ -161,9 +161,9 @@ def _import(store: ImageStore, handler: str, place: Place, chance: random.Random
 
     options = ImportOptions(
         runtime_handlers=(handler,),
-        has_all_platforms=chance.random() < 0.4,
+        all_platforms=chance.random() < 0.4,
         images=(chance.choice(place.references),),
-        may_replace=True,
+        replace=True,
     )
     store.import_images(chance.choice(place.archives), options=options)
 

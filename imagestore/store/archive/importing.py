@@ -79,21 +79,21 @@ class ImportOptions:
 
     Attributes:
         runtime_handlers: whose matchers choose; empty means the configured default handler.
-        has_all_handlers: every configured handler that the image has something for, instead.
+        all_handlers: every configured handler that the image has something for, instead.
         platform: instead of the handlers' own platforms, in text form; empty means theirs.
-        has_all_platforms: keep also the manifests that no handler chose, with all their content.
+        all_platforms: keep also the manifests that no handler chose, with all their content.
         images: names in the archive; empty means all.
         name: the reference to record, for an archive (or choice) of one image; empty means the archive's.
-        may_replace: move records that lead to other content.
+        replace: move records that lead to other content.
     """
 
     runtime_handlers: tuple[str, ...] = ()
-    has_all_handlers: bool = False
+    all_handlers: bool = False
     platform: str = ""
-    has_all_platforms: bool = False
+    all_platforms: bool = False
     images: tuple[str, ...] = ()
     name: str = ""
-    may_replace: bool = False
+    replace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def handlers_for(
     Raises:
         UnknownRuntimeHandlerError: one of them isn't configured.
     """
-    chosen = config.handlers if options.has_all_handlers else options.runtime_handlers or ("",)
+    chosen = config.handlers if options.all_handlers else options.runtime_handlers or ("",)
     names = dict.fromkeys(config.handler(name).name for name in chosen)
     return {name: config.handler_platform(name, host=host, explicit=platform) for name in names}
 
@@ -252,7 +252,7 @@ class ImportWork:
         return for_each_handler(
             self.handlers,
             _plan,
-            is_lenient=self.options.has_all_handlers,
+            is_lenient=self.options.all_handlers,
             observer=self.observer,
             nothing_for_it=(NoMatchingManifestError, ContentNotFoundError),
         )
@@ -285,11 +285,11 @@ class ImportWork:
         target = self._target(reference, image, chooser, documents)
         choice = chooser.complete(chooser.choose(target, documents), documents)
         record = choice.record(str(reference), chooser.handler, chooser.wanted_text)
-        is_strict = self.is_strict or self.options.has_all_handlers
+        is_strict = self.is_strict or self.options.all_handlers
         if is_strict and not chooser.wanted.matcher.match(record.platform):
             # A single manifest, taken with a warning by a handler that the caller named; this one was not named.
             raise NoMatchingManifestError(str(reference), chooser.wanted_text, [format_all(record.platform)])
-        others = self._others(choice, documents, origin) if self.options.has_all_platforms else ()
+        others = self._others(choice, documents, origin) if self.options.all_platforms else ()
         plan = ImportPlan.of(reference, choice, record, others, documents)
         self._check_content(plan, origin)
         return plan
@@ -340,7 +340,7 @@ class ImportWork:
         """Check that no name would be moved that may not be, and return the records of these names that are here."""
         here = self.metadata.images.get_many([plan.key for plan in plans])
         records = (plan.record for plan in plans)
-        import_names.check_free(here, records, origin.has, may_replace=self.options.may_replace)
+        import_names.check_free(here, records, origin.has, may_replace=self.options.replace)
         return here
 
     def _joined(self, plan: ImportPlan, current: ImageRecord | None) -> ImageRecord:

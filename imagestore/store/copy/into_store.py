@@ -50,11 +50,11 @@ def refuse(origin: ImageLocation, options: CopyOptions) -> None:
         raise InvalidInputError(
             f"{origin}: source and destination are both in the store", hint="imagestore tag gives it a further name"
         )
-    if options.is_dry_run:
+    if options.dry_run:
         raise InvalidInputError("a copy into the store has no dry run", hint="imagestore pull --dry-run has")
-    if options.has_referrers and origin.kind is LocationKind.DOCKER_ARCHIVE:
+    if options.referrers and origin.kind is LocationKind.DOCKER_ARCHIVE:
         raise no_referrers(str(origin))
-    if options.has_all_platforms and origin.kind is LocationKind.REGISTRY:
+    if options.all_platforms and origin.kind is LocationKind.REGISTRY:
         raise InvalidInputError(
             "the store keeps what handlers run, not all platforms of a registry's image",
             hint="copy it to an archive with --all-platforms, and import that",
@@ -82,7 +82,7 @@ def copy_here(
         return _from_registry(parts, origin.name, further, options, credentials, observer, cancel)
     referrers = 0
     with importing.opened(parts, origin.name, _import_options(options, name), observer, cancel) as work:
-        there = ReferrerSource.of_archive(work.source, work.cancel) if options.has_referrers else None
+        there = ReferrerSource.of_archive(work.source, work.cancel) if options.referrers else None
         records = [image.record for image in work.run().images]
         if there is not None:
             referrers = there.bring(records, parts.content, parts.metadata, observer, work.cancel)
@@ -99,7 +99,7 @@ def _from_registry(
     cancel: CancelToken | None,
 ) -> CopyReport:
     reference, referrers = Reference.parse(origin), 0
-    handlers = list(parts.config.handlers) if options.has_all_handlers else options.runtime_handlers or ("",)
+    handlers = list(parts.config.handlers) if options.all_handlers else options.runtime_handlers or ("",)
     with parts.operation(cancel, observer) as token:
         works = [
             pull_work(
@@ -111,12 +111,12 @@ def _from_registry(
                 token,
                 credentials=credentials,
                 recorded_as=further,
-                may_move=options.may_replace,
+                may_move=options.replace,
             )
             for handler in handlers
         ]
-        records = pull_each(works, is_lenient=options.has_all_handlers, observer=observer)
-        if options.has_referrers:
+        records = pull_each(works, is_lenient=options.all_handlers, observer=observer)
+        if options.referrers:
             asked = ReferrerSource.of_registry(works[0].client, reference, token)
             referrers = asked.bring(records, parts.content, parts.metadata, observer, token)
         parts.metadata.keep_copy()
@@ -132,12 +132,12 @@ def _import_options(options: CopyOptions, name: str) -> importing.ImportOptions:
     """An import of one image under a name, by a copy's options."""
     return importing.ImportOptions(
         options.runtime_handlers,
-        options.has_all_handlers,
+        options.all_handlers,
         options.platform,
-        options.has_all_platforms,
+        options.all_platforms,
         (options.image,) if options.image else (),
         name,
-        options.may_replace,
+        options.replace,
     )
 
 

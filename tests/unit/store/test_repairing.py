@@ -66,7 +66,7 @@ def put(store: ImageStore, data: bytes) -> Digest:
 def with_all_platforms(here: Node, folder: Path) -> list[Digest]:
     """Import python whole; the layers of a manifest that no handler chose."""
     archive = making.write(folder / "whole.tar", making.layout_files({PYTHON: python_image()}))
-    here.store.import_images(archive, options=ImportOptions(has_all_platforms=True))
+    here.store.import_images(archive, options=ImportOptions(all_platforms=True))
     (record,) = here.store.metadata.images.find()
     arm = next(each for each in python_image().manifests if each.platform and each.platform.architecture == "arm64")
     assert arm.descriptor.digest in record.roots
@@ -261,7 +261,7 @@ def test_a_store_made_next_to_content_keeps_it_for_a_day(
     here.store.close()
     lose_database(root, leaving=b"" if is_empty else None)
     with pytest.raises(StoreCorruptError, match="the database is gone"):
-        ImageStore(root, is_making=False)
+        ImageStore(root, create=False)
     with ImageStore(root) as again:
         assert len(list(again.metadata.leases.find())) == 1
         assert f"made a database next to {len(blobs)} blobs" in caplog.text
@@ -286,7 +286,7 @@ def test_content_is_kept_for_a_day_too_where_the_database_was_half_made(here: No
     blobs, root = present(here.store), here.store.root
     here.store.close()
     leave_database_without_tables(root)
-    with ImageStore(root, is_making=is_making) as again:
+    with ImageStore(root, create=is_making) as again:
         again.collect_garbage()
         assert present(again) == blobs
 
