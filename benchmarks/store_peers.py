@@ -111,7 +111,7 @@ class Peers:
             lambda: self.imagestore("rmi", "--gc", first),
             lambda: self.ctr("images", "rm", "--sync", first),
         )
-        self._in_process("remove one, in process", lambda store: store.delete(second))
+        self._in_process("remove one, in process", lambda store: store.remove(second, collect=True))
 
     def _remove_all(self, names: Sequence[str], rounds: int) -> None:
         # All copies come first: ext4 is slow in making files for some minutes after it has deleted many.
@@ -149,7 +149,7 @@ class Peers:
 
     def _remove_in_process(self, root: Path, names: Sequence[str]) -> None:
         with ImageStore(root, host=platforms.parse("linux/amd64")) as store:
-            self._time("remove all, in process", lambda: store.delete_each(names))
+            self._time("remove all, in process", lambda: store.remove(*names, collect=True))
 
     def _in_process(self, name: str, work: Callable[[ImageStore], object]) -> None:
         with ImageStore(self.ours, host=platforms.parse("linux/amd64")) as store:

@@ -121,8 +121,8 @@ class AsyncImageStore:
     are called from worker threads. A cancelled task ends ``pull``, ``pull_sandbox_image``, ``plan``, ``match``,
     ``import_images``, ``export_images``, ``push``, ``copy``, ``unpack``, ``tag``, ``check`` and ``repair``, as a
     ``cancel`` token does. It waits for the end of ``get``, ``list``, ``images_by_id``, ``image_group``, ``remove``,
-    ``names_of``, ``delete``, ``delete_each``, ``pin``, ``unpin``, ``untag``, ``touch``, ``note_in_use``, ``usage``,
-    ``why``, ``evict``, ``collect_garbage``, ``sweep_strays`` and ``backup``.
+    ``pin``, ``unpin``, ``untag``, ``touch``, ``note_in_use``, ``usage``, ``why``, ``evict``, ``collect_garbage``,
+    ``sweep_strays`` and ``backup``.
 
     Args:
         store: does the work; the caller closes it.
@@ -152,9 +152,6 @@ class AsyncImageStore:
     get = _look(ImageStore.get)
     list = _look(_all(ImageStore.list))
     remove = _look(ImageStore.remove)
-    names_of = _look(ImageStore.names_of)
-    delete = _look(ImageStore.delete)
-    delete_each = _look(ImageStore.delete_each)
     pin = _look(ImageStore.pin)
     unpin = _look(ImageStore.unpin)
     untag = _look(ImageStore.untag)

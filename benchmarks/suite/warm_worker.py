@@ -26,7 +26,7 @@ def main() -> None:
             store.pull(reference, platform="linux/amd64")
             wall, processor = time.perf_counter() - started, sum(os.times()[:2]) - before
             peak = peak_mebibytes(os.getpid())
-            store.delete(reference)
+            store.remove(reference, collect=True)
             print(json.dumps([wall, processor, peak]), flush=True)
 
 

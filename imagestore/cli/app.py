@@ -282,8 +282,8 @@ class App:
                 sources=self.sources,
                 content=self._content(),
                 scope=self.scope,
-                is_making=is_making,
-                is_freeing=self.is_freeing,
+                create=is_making,
+                use_reserve=self.is_freeing,
             )
         )
 

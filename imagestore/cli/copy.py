@@ -88,7 +88,7 @@ def copy(
         source,
         destination,
         host=_host(source, destination),
-        more={"image": image, "name": name, "may_replace": replace},
+        more={"image": image, "name": name, "replace": replace},
         **given,
     )
 
@@ -145,7 +145,7 @@ def _run(
         raise click.UsageError("--quiet and --output json exclude each other")
     app.missing = "refuse" if source.startswith("store:") else "make" if destination.startswith("store:") else "empty"
     what = (handlers, all_handlers, platform, all_platforms, referrers)
-    options = CopyOptions(*what, is_dry_run=dry_run, **more)
+    options = CopyOptions(*what, dry_run=dry_run, **more)
     credentials = lookup(host, creds_stdin=creds_stdin, anonymous=anonymous, has_others=True)
     with (
         cancelled_by_signals(deadline_seconds=deadline) as token,

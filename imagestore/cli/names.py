@@ -42,7 +42,7 @@ def tag(app: App, name: str, reference: str, runtime_handler: str | None, all_ha
 @output_option
 @pass_app
 def untag(app: App, references: tuple[str, ...], runtime_handler: str | None, all_handlers: bool, output: str) -> None:
-    """Remove references from images that have others too; 'rmi' removes an image with all its references."""
+    """Remove references from images that have others too; 'rmi' removes the last one as well."""
     refuse_together(runtime_handler=runtime_handler, all_handlers=all_handlers)
     app.is_freeing = True
     removed: list[tuple[str, str]] = []
@@ -69,7 +69,7 @@ _pinning = all_of(
 def pin(app: App, names: tuple[str, ...], runtime_handler: str | None, output: str) -> None:
     """Protect images from eviction by rules ('gc --keep-last' and the like); 'rmi' still removes them.
 
-    NAMES are understood as 'rmi' understands them.
+    NAMES are understood as 'rmi --all-names' understands them.
     """
     _change(app, names, runtime_handler, output, is_pinned=True)
 
@@ -79,7 +79,7 @@ def pin(app: App, names: tuple[str, ...], runtime_handler: str | None, output: s
 def unpin(app: App, names: tuple[str, ...], runtime_handler: str | None, output: str) -> None:
     """Let pinned images be evicted by rules again.
 
-    NAMES are understood as 'rmi' understands them.
+    NAMES are understood as 'rmi --all-names' understands them.
     """
     _change(app, names, runtime_handler, output, is_pinned=False)
 

@@ -74,7 +74,7 @@ def publish(
     refuse_together(dry_run=dry_run, status=is_status)
     if runtime_handler is not None and not names:
         raise click.UsageError("--runtime-handler goes with IMAGE")
-    with opened(app, address, takes_over=take_over, deadline_seconds=deadline) as (publisher, token):
+    with opened(app, address, take_over=take_over, deadline_seconds=deadline) as (publisher, token):
         if is_status or dry_run:
             found = _statuses(publisher, names, runtime_handler)
             show = _show_plan if dry_run else _show_status
@@ -116,7 +116,7 @@ def unpublish(
 
 @contextlib.contextmanager
 def opened(
-    app: App, address: str | None, *, takes_over: bool = False, deadline_seconds: float | None = None
+    app: App, address: str | None, *, take_over: bool = False, deadline_seconds: float | None = None
 ) -> Iterator[tuple[Publisher, CancelToken]]:
     """A publisher of the store, and the token that signals and the deadline cancel.
 
@@ -138,7 +138,7 @@ def opened(
     with (
         cancelled_by_signals(deadline_seconds=deadline_seconds) as token,
         Publisher(
-            app.store, found, namespace=settings.namespace, content=settings.content, takes_over=takes_over
+            app.store, found, namespace=settings.namespace, content=settings.content, take_over=take_over
         ) as publisher,
         token.on_cancel(lambda: publisher.cancel("interrupted")),
     ):

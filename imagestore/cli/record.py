@@ -62,7 +62,7 @@ def record(
         upstream=upstream_map(upstream),
         known_secrets=tuple(_secret(name) for name in secret_names),
         plain_names=plain_names,
-        is_strict=False,
+        strict=False,
         about=about,
     )
     with TapeSession(path, mode, settings) as session, session.proxy() as proxy:

@@ -14,6 +14,7 @@ from imagestore.errors import (
     ImageNotFoundError,
     ImageStoreError,
     InvalidInputError,
+    InvalidReferenceError,
     PreconditionError,
     UndeletableError,
 )
@@ -22,7 +23,7 @@ from imagestore.store import record_lookup
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from imagestore.store.maintenance.removal import Removals
+    from imagestore.store.maintenance.removal import Removal
 
 #: Reference and runtime handler.
 Key: TypeAlias = tuple[str, str]
@@ -70,7 +71,7 @@ def rmi(
         remote.refuse_empty_handler(runtime_handler)
         remote.remove(app.service, names, runtime_handler, is_everywhere=all_handlers, output=output)
         return
-    work = _Removal(app, names, only_name=not all_names, runtime_handler=runtime_handler, all_handlers=all_handlers)
+    work = _Removal(app, names, all_names=all_names, runtime_handler=runtime_handler, all_handlers=all_handlers)
     if not force:
         work.refuse_pinned()
     if dry_run:
@@ -87,29 +88,26 @@ class _Removal:
     Args:
         app: the global options.
         names: as given.
-        only_name: a name doesn't mean the other names of its image.
+        all_names: a name means the other names of its image too.
         choice: ``runtime_handler`` and ``all_handlers`` for the store's calls.
     """
 
-    def __init__(self, app: App, names: Sequence[str], *, only_name: bool, **choice: Any) -> None:
+    def __init__(self, app: App, names: Sequence[str], *, all_names: bool, **choice: Any) -> None:
         self._app = app
         self._names = tuple(dict.fromkeys(names))
-        self._only_name = only_name
+        self._all_names = all_names
         self._choice = choice
         app.is_freeing = True
         self._known: dict[str, tuple[Key, ...]] = {}
         for name in self._names:
             with contextlib.suppress(InvalidInputError):  # the removal says why a name is refused
-                self._known[name] = app.store.names_of(name, only_name=False, **choice)
+                self._known[name] = app.store.remove(name, all_names=True, dry_run=True, **choice).removed
         #: Names that mean nothing; known when the work is done.
         self.missing: list[str] = []
 
     def _to_remove(self) -> list[Key]:
-        found: dict[Key, None] = {}
-        for name in self._names:
-            if name in self._known:
-                found |= dict.fromkeys(self._app.store.names_of(name, only_name=self._only_name, **self._choice))
-        return list(found)
+        removal = self._app.store.remove(*self._known, all_names=self._all_names, dry_run=True, **self._choice)
+        return list(removal.removed)
 
     def refuse_pinned(self) -> None:
         """Refuse the removal if one of the images is pinned.
@@ -134,31 +132,23 @@ class _Removal:
 
     def run(self, *, frees: bool, output: str) -> None:
         """Remove images, and print what went and what stays, also before a failure."""
-        if frees:
-            self._run_at_once(output)
-            return
-        removed: list[Key] = []
-        tried: list[str] = []
+        failure: ImageStoreError | None = None
+        names: list[str] = []
         try:
             for name in self._names:
                 record_lookup.refuse_unreadable(name)
-                removed += self._app.store.remove(name, only_name=self._only_name, **self._choice)
-                tried.append(name)
-        finally:
-            self._show(tried, removed, None, output)
-
-    def _run_at_once(self, output: str) -> None:
-        for name in self._names:
-            record_lookup.refuse_unreadable(name)
-        failure: ImageStoreError | None = None
+                names.append(name)
+        except InvalidReferenceError as error:
+            if frees:
+                raise
+            failure = error  # those before it are removed
         try:
-            removals = self._app.store.delete_each(self._names, only_name=self._only_name, **self._choice)
+            removal = self._app.store.remove(*names, all_names=self._all_names, collect=frees, **self._choice)
         except (InvalidInputError, UndeletableError) as error:
             if error.report is None:
                 raise
-            failure, removals = error, cast("Removals", error.report)
-        removed = [key for gone in removals.removed.values() for key in gone]
-        self._show(list(removals.removed), removed, removals.bytes_freed, output)
+            failure, removal = error, cast("Removal", error.report)
+        self._show(list(removal.by_name), removal.removed, removal.bytes_freed if frees else None, output)
         if failure is not None:
             raise failure
 

@@ -248,7 +248,7 @@ def serve(
         listen=tuple(path for path in paths if path not in kubelet_paths),
         kubelet=kubelet_paths,
         publish=publish_settings(replace(given).config, publish_address),
-        takes_over=take_over,
+        take_over=take_over,
         proxies=proxies,
         rights=SocketRights(socket_mode, socket_group),
         drain_seconds=drain_timeout,

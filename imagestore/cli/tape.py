@@ -142,7 +142,7 @@ def gc(folder: str, dry_run: bool, output: str) -> None:
     """Delete bodies that no tape needs; FOLDER holds tapes."""
     from imagestore.testing.tapes.maintenance import collect_bodies
 
-    cleared = collect_bodies(folder, is_dry_run=dry_run)
+    cleared = collect_bodies(folder, dry_run=dry_run)
     removed = [str(digest) for digest in cleared.removed]
     shown = {"dryRun": dry_run, "bodies": removed, "bytesFreed": cleared.bytes_freed, "keptBodies": cleared.kept}
     lines = [f"{'would delete' if dry_run else 'deleted'} {digest}" for digest in removed]
@@ -252,7 +252,7 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
     hosts = playing.tape.logical_hosts
     server: LoopbackServer
     if proxy and issuer is not None:
-        server = ProxyServer(playing.engine, hosts, authority=issuer, ports=wanted, is_tls=tls)
+        server = ProxyServer(playing.engine, hosts, authority=issuer, ports=wanted, tls=tls)
     else:
         server = LoopbackServer(playing.engine, hosts, authority=issuer, ports=wanted)
     with server, contextlib.suppress(KeyboardInterrupt):

@@ -90,7 +90,7 @@ def bundle(
     options = BundleOptions()
     if pod_file is not None:
         options = _of_pod(app, pod_file, container, given["runtime_handler"])
-    options = dataclasses.replace(options, has_volumes=not no_volumes)
+    options = dataclasses.replace(options, mount_volumes=not no_volumes)
     _show(_unpacked(app, name, folder, options, **given), output)
 
 
@@ -118,7 +118,7 @@ def _unpacked(
             runtime_handler=runtime_handler,
             bundle=options,
             limits=limits,
-            is_rootless=rootless,
+            rootless=rootless,
             observer=observer,
             cancel=token,
         )

@@ -91,7 +91,7 @@ def resolve(handler: RuntimeHandler, *, host: Platform, explicit: Platform | Non
         platform, origin = host, same_origin(host, "host")
     _check_version(platform, "os version")
     is_host = source is PlatformSource.HOST
-    matcher = platforms.default_for(platform, host=normal_host, is_guest=_is_guest(handler, source))
+    matcher = platforms.default_for(platform, host=normal_host, guest=_is_guest(handler, source))
     # A built-in handler on Linux can't contradict anything.
     is_usual = is_host and handler.location == BUILT_IN and platform.os == "linux" and matcher.match(platform)
     found: Iterable[Finding] = ()

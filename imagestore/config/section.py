@@ -163,13 +163,13 @@ class Section:
         self.report(Severity.ERROR, name, f"expected {expected}, got {number}", "leave it out for the default")
         return None
 
-    def seconds(self, name: str, default: float, *, has_days: bool = False) -> float:
+    def seconds(self, name: str, default: float, *, days: bool = False) -> float:
         """A duration; ``default`` when the key isn't set or the duration is reported."""
         text = self.text(name)
         if not text:
             return default
         try:
-            found = Duration.parse(text, has_days=has_days)
+            found = Duration.parse(text, has_days=days)
         except InvalidInputError as error:
             self.report(Severity.ERROR, name, str(error), error.hint)
             return default

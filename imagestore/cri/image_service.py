@@ -72,13 +72,13 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         pulls: PullQueue,
         readiness: Readiness | None = None,
         *,
-        is_for_kubelet: bool = False,
+        for_kubelet: bool = False,
     ) -> None:
         self._workers = workers
         self._pulls = pulls
         self._readiness = readiness or AlwaysReady()
         users = ImageUsers()
-        self._view: ImageView = KubeletView(users) if is_for_kubelet else HandlerView()
+        self._view: ImageView = KubeletView(users) if for_kubelet else HandlerView()
         self._messages = ImageMessageCache(users, names_handlers=self._view.names_handlers)
         self._statuses = StatusCache()
         self._use = FilesystemUse(workers)
@@ -221,7 +221,9 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
                 )
             return api_pb2.RemoveImageResponse()
         try:
-            removal = await self._workers.quick(lambda store: store.delete(name, runtime_handler=handler))
+            removal = await self._workers.quick(
+                lambda store: store.remove(name, runtime_handler=handler, all_names=True, collect=True)
+            )
         finally:
             self._use.forget()
         for reference, owner in removal.removed:
@@ -280,7 +282,7 @@ def add_cri(
     pulls: PullQueue,
     readiness: Readiness | None = None,
     *,
-    is_for_kubelet: bool = False,
+    for_kubelet: bool = False,
 ) -> tuple[str, ...]:
     """Register ``runtime.v1.ImageService`` and the subset of ``runtime.v1.RuntimeService``; returns their full names.
 
@@ -289,9 +291,9 @@ def add_cri(
         workers: the store and the threads for it.
         pulls: made on the server's event loop; the caller closes it after the server.
         readiness: makes images runnable; by default the store is all that the runtime needs.
-        is_for_kubelet: a kubelet's view of images (image_views) instead of KEP-4216's.
+        for_kubelet: a kubelet's view of images (image_views) instead of KEP-4216's.
     """
-    images = ImageServicer(workers, pulls, readiness, is_for_kubelet=is_for_kubelet)
+    images = ImageServicer(workers, pulls, readiness, for_kubelet=for_kubelet)
     api_pb2_grpc.add_ImageServiceServicer_to_server(images, server)
     runtime = RuntimeServicer(workers).handlers(RUNTIME_SERVICE)
     server.add_generic_rpc_handlers((runtime, AbsentMethods("/runtime.", _missing)))

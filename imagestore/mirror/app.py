@@ -154,7 +154,7 @@ class MirrorApp:
         return web.json_response({"name": request.match_info["name"], "tags": page}, headers=headers)
 
     async def _catalog(self, request: web.Request) -> web.Response:
-        if not self._mirror.upstreams.settings.has_catalog:
+        if not self._mirror.upstreams.settings.catalog:
             raise ReferenceNotFoundError(
                 "this mirror doesn't list its repositories", hint="set catalog = true in its table"
             )
@@ -174,7 +174,7 @@ class MirrorApp:
         name, namespace = request.match_info["name"], request.query.get("ns", "")
         is_for_replica = REPLICA_HEADER in request.headers
         repository = self._mirror.upstreams.repository(name, namespace, is_for_replica=is_for_replica)
-        if repository.upstream.is_private and not request.get_extra_info("peercert"):
+        if repository.upstream.private and not request.get_extra_info("peercert"):
             raise ReferenceNotFoundError(
                 f"{repository.name}: this mirror serves it only to clients with a certificate",
                 hint="name a client certificate in the node's hosts.toml",

@@ -129,7 +129,7 @@ class BlobRequests:
             known = self._catalogue.known(repository.upstream.name, repository.name, digest)
             if known is None or not known.is_confirmed:
                 return None
-            is_online = not repository.table.settings.is_offline
+            is_online = not repository.table.settings.offline
             return known.descriptor if is_online or self._stored.has(store, known.descriptor) else None
 
         found = await self._shared.quick(_look, str(digest))

@@ -92,7 +92,7 @@ class DocumentSource:
         raw = None if tag is None else self._read(store, tag.target)
         if tag is None or raw is None:
             return None
-        is_fresh = repository.table.settings.is_offline or self._is_fresh(repository, reference.tag, tag)
+        is_fresh = repository.table.settings.offline or self._is_fresh(repository, reference.tag, tag)
         age = max(0.0, self._clock() - tag.checked_at)
         return ServedDocument(tag.target, raw, Freshness(age, is_stale=not is_fresh))
 

@@ -45,7 +45,7 @@ class ListSource:
         Raises:
             ImageStoreError: the upstream can't be asked, and the catalogue has none.
         """
-        reference, is_offline = repository.reference("latest"), repository.table.settings.is_offline
+        reference, is_offline = repository.reference("latest"), repository.table.settings.offline
 
         def _ask(client: RegistryClient, token: CancelToken) -> tuple[str, ...]:
             return client.tags(reference, cancel=token)
@@ -56,7 +56,7 @@ class ListSource:
         except ImageStoreError as error:
             here = await self._shared.quick(lambda _: self._catalogue.tags(repository.name), repository.name)
             is_no = isinstance(error, ReferenceNotFoundError) and not is_offline
-            if not here or is_no or not (repository.upstream.serves_stale or is_offline):
+            if not here or is_no or not (repository.upstream.serve_stale or is_offline):
                 raise
             return here, Freshness(is_stale=not is_offline)
 

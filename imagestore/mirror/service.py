@@ -149,7 +149,7 @@ class Mirror:
         if cached is not None and not cached.freshness.is_stale:
             return cached, "hit"
         repository.table.refuse_offline(text)
-        stale = cached if upstream.serves_stale else None
+        stale = cached if upstream.serve_stale else None
         if stale is not None and self._loop.time() < self._resting.get(text, 0.0):
             return stale, "stale"
         owner = repository.owner(str(reference.digest or reference))
@@ -187,7 +187,7 @@ class Mirror:
     async def names(self, *, with_private: bool) -> tuple[str, ...]:
         """The repositories that have content here; those of private upstreams only if asked for."""
         table = self.upstreams.settings.upstreams.values()
-        shown = [each.name for each in table if with_private or not each.is_private]
+        shown = [each.name for each in table if with_private or not each.private]
         found = await self._shared.quick(
             lambda _: [name for each in shown for name in self._catalogue.names(each)], "the catalogue"
         )

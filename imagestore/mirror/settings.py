@@ -80,12 +80,12 @@ class Upstream:
         platforms: whose manifests of an index are prefetched.
         fresh_seconds: how long a tag is served without asking where it leads now.
         immutable_tags: patterns (``*``, ``?``, ``[…]``) of tags that never move, and so are asked for once.
-        serves_stale: serve stale documents while the upstream can't be asked.
+        serve_stale: serve stale documents while the upstream can't be asked.
         requests_per_second: for manifests and blobs; None for no limit.
         bytes_per_second: fetched in all; None for no limit.
         max_connections: transfers of blobs at a time.
         quota_bytes: for its content; None for no limit.
-        is_private: served only to clients that show a certificate of the listener's ``client_ca``.
+        private: served only to clients that show a certificate of the listener's ``client_ca``.
     """
 
     name: str
@@ -94,12 +94,12 @@ class Upstream:
     platforms: tuple[str, ...] = ()
     fresh_seconds: float = 60.0
     immutable_tags: tuple[str, ...] = ()
-    serves_stale: bool = True
+    serve_stale: bool = True
     requests_per_second: int | None = None
     bytes_per_second: int | None = None
     max_connections: int = 8
     quota_bytes: int | None = None
-    is_private: bool = False
+    private: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class MirrorSettings:
     Attributes:
         upstreams: by name.
         default_upstream: of requests that name none (dockerd's ``registry-mirrors``); empty for none.
-        is_offline: nothing is dialled; only content in the store is served.
-        has_catalog: ``_catalog`` lists the repositories.
+        offline: nothing is dialled; only content in the store is served.
+        catalog: ``_catalog`` lists the repositories.
         replicas: URLs of all replicas of this mirror, its own too; each digest has one of them as its owner.
         replica: this one's URL; empty if there are no others.
         replica_ca: file with the authority of the other replicas' certificates; empty for the system's.
@@ -127,8 +127,8 @@ class MirrorSettings:
 
     upstreams: Mapping[str, Upstream] = field(default_factory=dict, hash=False)
     default_upstream: str = ""
-    is_offline: bool = False
-    has_catalog: bool = False
+    offline: bool = False
+    catalog: bool = False
     replicas: tuple[str, ...] = ()
     replica: str = ""
     replica_ca: str = ""
@@ -150,8 +150,8 @@ def _read(section: Section, handlers: Collection[str], host: Platform) -> Mirror
     settings = MirrorSettings(
         upstreams=found,
         default_upstream=section.text("default_upstream"),
-        is_offline=section.flag("offline"),
-        has_catalog=section.flag("catalog"),
+        offline=section.flag("offline"),
+        catalog=section.flag("catalog"),
         replicas=_urls(section, "replicas"),
         replica=section.text("replica").rstrip("/"),
         replica_ca=section.text("replica_ca"),
@@ -161,7 +161,7 @@ def _read(section: Section, handlers: Collection[str], host: Platform) -> Mirror
         key=section.text("key"),
         client_ca=section.text("client_ca"),
         max_connections=section.count("max_connections", _MOST_CONNECTIONS) or default.max_connections,
-        answer_seconds=section.seconds("answer_timeout", default.answer_seconds, has_days=True),
+        answer_seconds=section.seconds("answer_timeout", default.answer_seconds, days=True),
         bucket=_bucket(section.section("bucket")) if "bucket" in section.table else None,
         local_quota_bytes=section.size("local_quota") or default.local_quota_bytes,
     )
@@ -198,14 +198,14 @@ def _upstream(upstreams: Section, name: str) -> Upstream:
         endpoints=_urls(section, "endpoints"),
         handlers=section.texts("handlers"),
         platforms=section.texts("platforms"),
-        fresh_seconds=section.seconds("tag_freshness", default.fresh_seconds, has_days=True),
+        fresh_seconds=section.seconds("tag_freshness", default.fresh_seconds, days=True),
         immutable_tags=section.texts("immutable_tags"),
-        serves_stale=section.flag("serve_stale", default=True),
+        serve_stale=section.flag("serve_stale", default=True),
         requests_per_second=section.count("requests_per_second"),
         bytes_per_second=section.count("bytes_per_second"),
         max_connections=section.count("max_connections", _MOST_UPSTREAM_CONNECTIONS) or default.max_connections,
         quota_bytes=section.size("quota"),
-        is_private=section.flag("private"),
+        private=section.flag("private"),
     )
 
 
@@ -220,7 +220,7 @@ def _check(section: Section, upstreams: Section, settings: MirrorSettings) -> No
     if (settings.key or settings.client_ca) and not settings.certificate:
         section.report(Severity.ERROR, "certificate", "a key or a client_ca needs a certificate")
     for upstream in settings.upstreams.values():
-        if upstream.is_private and not settings.client_ca:
+        if upstream.private and not settings.client_ca:
             text = "a private upstream is served to clients with certificates, and none are asked for"
             upstreams.report(Severity.ERROR, upstream.name, text, "set client_ca, certificate and key")
 

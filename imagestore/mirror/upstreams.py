@@ -186,7 +186,7 @@ class Upstreams:
         Raises:
             ReferenceNotFoundError: it is offline.
         """
-        if self.settings.is_offline:
+        if self.settings.offline:
             raise ReferenceNotFoundError(f"{what}: is not here, and this mirror is offline")
 
     def owner(self, key: str) -> str:

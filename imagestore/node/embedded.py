@@ -100,7 +100,7 @@ class EmbeddedImageService:
         """See ImageService. Content that only this image needed is deleted at once."""
         if not spec.image:
             raise InvalidInputError("remove: expected a reference or an image id, got none")
-        self._store.delete(spec.image, runtime_handler=spec.runtime_handler or None)
+        self._store.remove(spec.image, runtime_handler=spec.runtime_handler or None, all_names=True, collect=True)
 
     def filesystems(self) -> ImageFilesystems:
         """See ImageService."""

@@ -266,7 +266,7 @@ def everything() -> Matcher:
     return _Everything(())
 
 
-def default_for(platform: Platform, *, host: Platform | None = None, is_guest: bool = False) -> Matcher:
+def default_for(platform: Platform, *, host: Platform | None = None, guest: bool = False) -> Matcher:
     """The matcher that a node (or a guest) of this platform uses (containerd's Default).
 
     Windows nodes take their own build's images by the version rule, without 386 or arm; macOS and FreeBSD nodes take
@@ -277,7 +277,7 @@ def default_for(platform: Platform, *, host: Platform | None = None, is_guest: b
             to every build. One that can't be read counts as absent, as in containerd, so configured ones go through
             :func:`imagestore.platforms.windows.check_version` first.
         host: whose operating system an empty one stands for; this machine by default.
-        is_guest: the platform is that of a guest with a kernel of its own. The answers are the same; their reasons
+        guest: the platform is that of a guest with a kernel of its own. The answers are the same; their reasons
             then don't speak of process isolation.
 
     >>> node = default_for(Platform("windows", "amd64", os_version="10.0.26100"))
@@ -287,7 +287,7 @@ def default_for(platform: Platform, *, host: Platform | None = None, is_guest: b
     """
     own = normalize(platform, host=host)
     if own.os == "windows":
-        return _Windows(exact_requirement(own, host=host, is_guest=is_guest))
+        return _Windows(exact_requirement(own, host=host, is_guest=guest))
     if own.os == "darwin":
         return ordered(own, Platform("linux", own.architecture), host=host)
     if own.os == "freebsd":

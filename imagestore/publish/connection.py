@@ -63,7 +63,7 @@ def connect(
     owner: Owner,
     *,
     mode: str,
-    takes_over: bool,
+    take_over: bool,
     is_first: bool,
     images_at_work: Callable[[], Collection[str]],
 ) -> Connection:
@@ -76,7 +76,7 @@ def connect(
         store: whose images are published.
         owner: whose records they are.
         mode: one of CONTENT_MODES.
-        takes_over: records that a store of this id made on another machine count as this store's.
+        take_over: records that a store of this id made on another machine count as this store's.
         is_first: no thread of this process has files in containerd's folder.
         images_at_work: ids of images whose leases are work's of this process.
 
@@ -86,7 +86,7 @@ def connect(
         PreconditionError: it has records of a store with this id from another machine.
     """
     version, plugins = client.version(), client.plugins()
-    _refuse_other_machines(client, owner, takes_over=takes_over)
+    _refuse_other_machines(client, owner, take_over=take_over)
     folder, way, reason = find_way(client, store.content, plugins, owner.store_id, mode)
     if folder is not None and is_first:
         _clear(folder)
@@ -140,9 +140,9 @@ def _clear(folder: ContentFolder) -> None:
         log.warning("what an earlier publisher left stays", extra={"folder": str(folder.root), "error": str(error)})
 
 
-def _refuse_other_machines(client: Containerd, owner: Owner, *, takes_over: bool) -> None:
+def _refuse_other_machines(client: Containerd, owner: Owner, *, take_over: bool) -> None:
     found = [image.name for image in client.images() if image.is_from_elsewhere(owner)]
-    if found and not takes_over:
+    if found and not take_over:
         raise PreconditionError(
             f"containerd {client.address} has {len(found)} image records, such as {found[0]}, that a store with this"
             " store's id published on another machine",

@@ -33,7 +33,7 @@ class Connections:
         states: of the images; nothing is known of them after a loss.
         records: in containerd; nothing is known of them after a loss.
         mode: one of CONTENT_MODES.
-        takes_over: as for connect().
+        take_over: as for connect().
         clock: seconds since 1970.
 
     Attributes:
@@ -49,7 +49,7 @@ class Connections:
         records: RecordKeeper,
         *,
         mode: str,
-        takes_over: bool,
+        take_over: bool,
         clock: Callable[[], float],
     ) -> None:
         self._client = client
@@ -58,7 +58,7 @@ class Connections:
         self._states = states
         self._records = records
         self._mode = mode
-        self._takes_over = takes_over
+        self._takes_over = take_over
         self._clock = clock
         self._connecting = threading.Lock()
         self._known: Connection | None = None
@@ -88,7 +88,7 @@ class Connections:
                     store,
                     self._owner,
                     mode=self._mode,
-                    takes_over=self._takes_over,
+                    take_over=self._takes_over,
                     is_first=not self._was_connected,
                     images_at_work=self._states.images_at_work,
                 )

@@ -43,12 +43,12 @@ class FolderSnapshots:
         root: the folder, made when missing; on a file system that has hard links.
         content: has the layers; a lease holds them.
         limits: what one layer may take.
-        is_rootless: files belong to this user, and there are no devices; by default for every user but root.
+        rootless: files belong to this user, and there are no devices; by default for every user but root.
         observer: hears of the progress.
         cancel: ends the work.
 
     Raises:
-        InvalidInputError, PreconditionError: the folder can't be made; no root without ``is_rootless``.
+        InvalidInputError, PreconditionError: the folder can't be made; no root without ``rootless``.
         StoreError: another user may have prepared the folder, or could change it.
     """
 
@@ -58,15 +58,15 @@ class FolderSnapshots:
         content: ContentStore,
         *,
         limits: UnpackLimits | None = None,
-        is_rootless: bool | None = None,
+        rootless: bool | None = None,
         observer: Observer = ignore,
         cancel: CancelToken | None = None,
     ) -> None:
         self.root = Path(root).absolute()
-        is_rootless = os.geteuid() != 0 if is_rootless is None else is_rootless
+        rootless = os.geteuid() != 0 if rootless is None else rootless
         self._cancel = cancel or CancelToken()
         self._unpacker = StackedUnpacker(
-            content, limits or UnpackLimits(), is_rootless=is_rootless, observer=observer, cancel=self._cancel
+            content, limits or UnpackLimits(), rootless=rootless, observer=observer, cancel=self._cancel
         )
         refuse_untrusted(self.root)
         for folder in (self.root, *(self.root / algorithm for algorithm in sorted(VERIFIABLE))):

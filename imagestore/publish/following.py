@@ -215,7 +215,7 @@ class PublishFollower:
             # Before the comparison: a change during it asks for another one.
             self._images_changed.clear()
             self._must_compare.clear()
-            self._publisher.begin_reconcile(is_full=is_full)
+            self._publisher.begin_reconcile(full=is_full)
             self.reconciles += 1
             self._number = number
         if is_second:

@@ -133,7 +133,7 @@ class ImageStates:
         with self._lock:
             return self._entries.setdefault(image_id, Entry())
 
-    def join(self, image_id: str, begin: Callable[[], Future[None]], *, is_urgent: bool = False) -> Future[None]:
+    def join(self, image_id: str, begin: Callable[[], Future[None]], *, urgent: bool = False) -> Future[None]:
         """The publish of an id that ``begin`` starts, or the one that runs, which then looks once more.
 
         What it did before may have been for records of the store, or of containerd, that have changed since.
@@ -141,12 +141,12 @@ class ImageStates:
         Args:
             image_id: of the image.
             begin: submits a publish.
-            is_urgent: a publish that still waits for a thread isn't joined. It finds later that nothing is left to do.
+            urgent: a publish that still waits for a thread isn't joined. It finds later that nothing is left to do.
         """
         with self._lock:
             entry = self._entries.setdefault(image_id, Entry())
             running = entry.running
-            if running is not None and (running.running() or not (is_urgent or running.done())):
+            if running is not None and (running.running() or not (urgent or running.done())):
                 entry.is_asked = True
             else:
                 running, entry.is_asked = begin(), False

@@ -61,7 +61,7 @@ class Publisher:
         address: of containerd's socket, ``unix:///absolute/path``.
         namespace: containerd's, in which its CRI plugin looks: ``k8s.io``.
         content: ``auto`` (layers are linked, or written as files, or sent, and not kept), ``link`` or ``copy`` (kept).
-        takes_over: records that a store of this id made on another machine count as this store's.
+        take_over: records that a store of this id made on another machine count as this store's.
         lend: gives the store of the moment, and keeps it open for a block.
         clock: seconds since 1970.
 
@@ -77,7 +77,7 @@ class Publisher:
         *,
         namespace: str = NAMESPACE,
         content: str = "auto",
-        takes_over: bool = False,
+        take_over: bool = False,
         lend: Callable[[], AbstractContextManager[ImageStore]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -106,7 +106,7 @@ class Publisher:
             self.states,
             self.records,
             mode=content,
-            takes_over=takes_over,
+            take_over=take_over,
             clock=clock,
         )
         self._images = ImagePublisher(
@@ -132,7 +132,7 @@ class Publisher:
             StoreBusyError: another process publishes this store into this containerd.
             OperationCancelledError: cancelled; what has begun goes on until the publisher is closed.
         """
-        return self.begin_reconcile(is_full=True).finish(cancel or CancelToken(), observer)
+        return self.begin_reconcile(full=True).finish(cancel or CancelToken(), observer)
 
     def publish_images(
         self, image_ids: Set[str], *, cancel: CancelToken | None = None, observer: Observer = ignore
@@ -172,7 +172,7 @@ class Publisher:
         """
         with self._lend() as store:
             image_id = str(store.get(name, runtime_handler=runtime_handler).id)
-        results([self.begin(image_id, is_urgent=True)], cancel or CancelToken())[0].result()
+        results([self.begin(image_id, urgent=True)], cancel or CancelToken())[0].result()
         entry = self.states.entry(image_id)
         if not entry.can_run:
             raise PreconditionError(f"{name}: no container can be made of it: {entry.reason}")
@@ -234,7 +234,7 @@ class Publisher:
                     done: Future[None] = Future()
                     done.set_result(None)
                     return done
-        return self.begin(str(image_id), is_urgent=True)
+        return self.begin(str(image_id), urgent=True)
 
     def removed(self) -> Future[None]:
         """Records were removed from the store: take away what isn't wanted any more, if containerd can be reached.
@@ -268,25 +268,25 @@ class Publisher:
             with self._deliveries.of_pull(context, snapshotters, observer, cancel or CancelToken()) as delivery:
                 yield delivery
 
-    def begin(self, image_id: str, *, is_urgent: bool = False) -> Future[None]:
+    def begin(self, image_id: str, *, urgent: bool = False) -> Future[None]:
         """Publish an image id in another thread, or join the publish that runs.
 
         Args:
             image_id: of an image of the store.
-            is_urgent: a pod waits for it, and it waits for no reconciliation's publishes.
+            urgent: a pod waits for it, and it waits for no reconciliation's publishes.
 
         Raises:
             OperationCancelledError: the publisher was closed.
         """
         self._cancel.check()
-        executor = self._urgent if is_urgent else self._executor
-        return self.states.join(image_id, lambda: executor.submit(self._images.run, image_id), is_urgent=is_urgent)
+        executor = self._urgent if urgent else self._executor
+        return self.states.join(image_id, lambda: executor.submit(self._images.run, image_id), urgent=urgent)
 
-    def begin_reconcile(self, *, is_full: bool) -> RunningReconcile:
+    def begin_reconcile(self, *, full: bool) -> RunningReconcile:
         """As reconcile(), without waiting for the publishes that it begins.
 
         Args:
-            is_full: ask also which images the CRI plugin knows and which layers are unpacked; one call more for each
+            full: ask also which images the CRI plugin knows and which layers are unpacked; one call more for each
                 snapshotter, and one for CRI.
         """
         with self._lend() as store:
@@ -294,7 +294,7 @@ class Publisher:
             epoch, number = self.states.epoch, store.metadata.generation()
             wanted = self.records.wanted(store)
             unready: set[str] = set()
-            if is_full:
+            if full:
                 known = [each for each in wanted.values() if self.states.entry(each.image_id).can_run]
                 unready = connection.unpacked.unready(store.content, known)
                 if self._mode == "link":
@@ -303,12 +303,12 @@ class Publisher:
             removed = self.records.remove(store, number, found)
         self._forget_all_but(wanted)
         unmet = unready.union(found.to_publish, self.states.left_over() & wanted.keys())
-        if not is_full:
+        if not full:
             # Their records may be right and their layers gone.
             unmet |= wanted.keys() - self.states.published()
         self.states.unmet(unmet)
         self.states.found_met(wanted.keys() - unmet, number, epoch)
-        waiting = set() if is_full else self.states.waiting(unmet, number)
+        waiting = set() if full else self.states.waiting(unmet, number)
         running = {key: self.begin(key) for key in sorted(unmet - waiting)}
         return RunningReconcile(self.states, running, len(wanted), removed)
 

@@ -15,6 +15,7 @@ import io
 import logging
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import httpx
@@ -163,6 +164,17 @@ def _is_of_blob(response: Response, descriptor: Descriptor) -> bool:
     return part is not None and part.total == descriptor.size and response.length is not None
 
 
+def _judged(call: Call, descriptor: Descriptor, offset: int, response: Response) -> tuple[Verdict, Response]:
+    """Inside session.call(), which hides the secrets that were sent from the error."""
+    has_range = bool(call.range_header)
+    verdict = judge(response.status, response.headers, offset=offset, size=descriptor.size, has_range=has_range)
+    if verdict is Verdict.PART and coding(response) and not _is_of_blob(response, descriptor):
+        verdict = Verdict.RESTART
+    if verdict is Verdict.REFUSED:
+        raise failure(response, what=call.what)
+    return verdict, response
+
+
 def _open(
     session: Session,
     call: Call,
@@ -172,21 +184,9 @@ def _open(
     *,
     is_exact: bool,
 ) -> Body:
-    def _send(asked: Call, start: int) -> tuple[Verdict, Response]:
-        def _judged(response: Response) -> tuple[Verdict, Response]:
-            has_range = bool(asked.range_header)
-            verdict = judge(response.status, response.headers, offset=start, size=descriptor.size, has_range=has_range)
-            if verdict is Verdict.PART and coding(response) and not _is_of_blob(response, descriptor):
-                verdict = Verdict.RESTART
-            if verdict is Verdict.REFUSED:
-                # Raised inside session.call(), which hides the secrets that were sent.
-                raise failure(response, what=call.what)
-            return verdict, response
-
-        return session.call(asked, _judged, slot)
-
+    whole = replace(call, range_header="")
     try:
-        verdict, response = _send(call, offset)
+        verdict, response = session.call(call, partial(_judged, call, descriptor, offset), slot)
     except RegistryError as error:
         # Some hosts always fail at ranges, and then an interrupted blob could never be fetched.
         is_of_range = error.status == 500 or (error.status in _OF_REQUESTS and not is_exact)
@@ -194,10 +194,10 @@ def _open(
             raise
         # A call that failed after its last retry has released the slot.
         slot.take_again(cancel=session.cancel)
-        verdict, response = _send(replace(call, range_header=""), 0)
+        verdict, response = session.call(whole, partial(_judged, whole, descriptor, 0), slot)
     if verdict is Verdict.RESTART:
         response.close()
-        verdict, response = _send(replace(call, range_header=""), 0)
+        verdict, response = session.call(whole, partial(_judged, whole, descriptor, 0), slot)
     host = session.endpoint.host
     # Another length may also mean other content: if there is a next host, use that.
     is_coded = verdict is Verdict.WRONG_SIZE and session.is_last

@@ -121,7 +121,7 @@ class RangeIgnoredError(Exception):
 class BlobStream:
     """A BlobReader over one connection at a time.
 
-    ``opener`` asks the hosts in turn, the suspects last, for the bytes from an offset up to before an end.
+    ``opener`` asks the hosts in turn, the suspects last, for a range of bytes.
 
     Raises:
         RegistryError, IntegrityError: no host serves the blob.
@@ -132,11 +132,11 @@ class BlobStream:
         self,
         descriptor: Descriptor,
         byte_range: ByteRange,
+        cancel: CancelToken,
         *,
-        opener: Callable[[int, int, AbstractSet[str]], Body],
+        opener: Callable[[ByteRange, AbstractSet[str], CancelToken], Body],
         shared: ClientContext,
         operation: Operation,
-        cancel: CancelToken,
     ) -> None:
         if not 0 <= byte_range.start <= byte_range.end <= descriptor.size:
             raise ValueError(f"{byte_range} is outside a blob of {descriptor.size} bytes")
@@ -259,7 +259,9 @@ class BlobStream:
         self._open(self._position)
 
     def _open(self, offset: int) -> Body:
-        body = self._body = self._opener(offset, self.end, self._suspects)
+        body = self._body = self._opener(
+            ByteRange(offset, self.end, is_exact=self._is_exact), self._suspects, self._cancel
+        )
         self._arrived = body.start
         self._served_by[body.host] = None
         if self.end < self._descriptor.size and (body.start != offset or body.end > self.end):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import imagestore.registry.manifests as manifests
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from imagestore.registry.blobs import BlobReader, Body
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint
+    from imagestore.registry.operation import Operation
     from imagestore.registry.transport.messages import Sender
     from imagestore.util.cancel import CancelToken
 
@@ -219,24 +221,16 @@ class RegistryClient:
         call = Call("GET", reference.path, f"blobs/{descriptor.digest}", what)
         shared, operation = self._shared, self._operations.of(cancel)
 
-        def _open_stream(byte_range: ByteRange, token: CancelToken) -> BlobStream:
-            def _open_at(offset: int, end: int, suspects: AbstractSet[str]) -> Body:
-                if descriptor.data is not None:
-                    return inline_body(descriptor, descriptor.data, offset, what)
-                asked = replace(call, range_header=range_field(offset, end, descriptor.size))
-                hosts, is_exact = {*avoid, *suspects}, byte_range.is_exact
-                return self._body(reference.host, asked, descriptor, offset, token, avoid=hosts, is_exact=is_exact)
-
-            return BlobStream(descriptor, byte_range, opener=_open_at, shared=shared, operation=operation, cancel=token)
-
+        opener = partial(self._body, reference.host, call, descriptor, operation, avoid)
+        make = partial(BlobStream, descriptor, opener=opener, shared=shared, operation=operation)
         policy, size = shared.policy, descriptor.size
         is_large = size - offset >= policy.least_bytes_for_ranges and descriptor.data is None
         if policy.parallel_ranges < 2 or not is_large:
-            return _open_stream(ByteRange(offset, size), cancel)
-        first = _open_stream(ByteRange(offset, min(offset + policy.range_bytes, size)), cancel)
+            return make(ByteRange(offset, size), cancel)
+        first = make(ByteRange(offset, min(offset + policy.range_bytes, size)), cancel)
         if first.end == size:
             return first
-        return ParallelStream(first, size, make=_open_stream, policy=policy, cancel=cancel)
+        return ParallelStream(first, size, make=make, policy=policy, cancel=cancel)
 
     def find_blob(self, reference: Reference, digest: Digest, *, cancel: CancelToken) -> Descriptor:
         """Find the size of a blob by its digest; the media type of the descriptor is application/octet-stream."""
@@ -314,37 +308,37 @@ class RegistryClient:
         host: str,
         call: Call,
         descriptor: Descriptor,
-        offset: int,
-        cancel: CancelToken,
-        *,
+        operation: Operation,
         avoid: Collection[str],
-        is_exact: bool,
+        byte_range: ByteRange,
+        suspects: AbstractSet[str],
+        cancel: CancelToken,
     ) -> Body:
         """A blob's bytes from one of the registry's hosts, or for a foreign layer from its URLs."""
-
-        def _ask(session: Session) -> Body:
-            return open_blob(session, call, descriptor, offset, self._slots, is_exact=is_exact)
-
+        offset = byte_range.start
+        if descriptor.data is not None:
+            return inline_body(descriptor, descriptor.data, offset, call.what)
+        asked = replace(call, range_header=range_field(offset, byte_range.end, descriptor.size))
+        ask = partial(
+            open_blob, call=asked, descriptor=descriptor, offset=offset, slots=self._slots, is_exact=byte_range.is_exact
+        )
         try:
-            return self._first(host, {PULL}, _ask, call.what, cancel, avoid=avoid)
+            return self._first(host, {PULL}, ask, call.what, cancel, avoid={*avoid, *suspects})
         except ReferenceNotFoundError:
-            found = self._foreign(call, descriptor, offset, cancel)
-            if found is None:
+            sources = allowed_sources(descriptor, self._shared.policy.foreign_hosts)
+            if self._foreign_sender is None or not sources:
                 raise
-            return found
-
-    def _foreign(self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken) -> Body | None:
-        """A foreign layer from its URLs; None if none of them is allowed."""
-        sources = allowed_sources(descriptor, self._shared.policy.foreign_hosts)
-        if self._foreign_sender is None or not sources:
-            return None
-        access, operation = Access(self._foreign_sender, NoLogin()), self._operations.of(cancel)
-
-        def _attempt(endpoint: Endpoint, _: int) -> Body:
-            session = Session(endpoint, access, self._shared, operation, cancel)
-            return open_blob(session, replace(call, url=endpoint.base), descriptor, offset, self._slots)
-
-        return first_served(sources, _attempt, what=call.what, breaker=self._breaker, observer=self._shared.observer)
+        access = Access(self._foreign_sender, NoLogin())
+        return first_served(
+            sources,
+            lambda session: open_blob(
+                session, replace(asked, url=session.endpoint.base), descriptor, offset, self._slots
+            ),
+            session=lambda endpoint, _: Session(endpoint, access, self._shared, operation, cancel),
+            what=call.what,
+            breaker=self._breaker,
+            observer=self._shared.observer,
+        )
 
     def _first(
         self,
@@ -363,7 +357,8 @@ class RegistryClient:
             # If a mirror sent the first part and the registry the rest, the mirror is more likely wrong.
             able.sort(key=lambda one: 0 if one.host not in avoid else 1 if one.is_upstream else 2)
 
-        def _attempt(endpoint: Endpoint, behind: int) -> T:
-            return ask(Session(endpoint, self._access(endpoint), self._shared, operation, cancel, not behind))
+        def _session(endpoint: Endpoint, is_last: bool) -> Session:
+            return Session(endpoint, self._access(endpoint), self._shared, operation, cancel, is_last)
 
-        return first_served(able, _attempt, what=what, breaker=self._breaker, observer=self._shared.observer)
+        observer = self._shared.observer
+        return first_served(able, ask, session=_session, what=what, breaker=self._breaker, observer=observer)

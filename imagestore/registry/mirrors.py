@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.transport.addresses import Origin
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 _FAILURES: Final = (RegistryError, IntegrityError, DocumentError)
@@ -49,13 +50,14 @@ _MOMENT: Final = re.compile(r"[0-9]{1,12}\.[0-9]{3}")
 
 def first_served(
     endpoints: Sequence[Endpoint],
-    attempt: Callable[[Endpoint, int], T],
+    ask: Callable[[S], T],
     *,
+    session: Callable[[Endpoint, bool], S],
     what: str,
     breaker: Breaker,
     observer: Observer,
 ) -> T:
-    """Try endpoints in order; ``attempt`` gets one, and how many come after it.
+    """Ask endpoints in order, each in its ``session``, which is made knowing whether it is the last one.
 
     Raises:
         RegistryError, IntegrityError, DocumentError: that of the last endpoint; the others' texts are in its hint.
@@ -66,15 +68,6 @@ def first_served(
             hint="give a host in hosts.toml the capability 'pull', for tags also 'resolve'",
         )
 
-    def _try(endpoint: Endpoint, behind: int) -> T:
-        try:
-            served = attempt(endpoint, behind)
-        except _FAILURES as error:
-            breaker.record_failure(endpoint, error)
-            raise
-        breaker.record_answer(endpoint)
-        return served
-
     candidates = [endpoint for endpoint in endpoints if not breaker.is_open(endpoint)] or list(endpoints[-1:])
     failures: list[RegistryError | IntegrityError | DocumentError] = []
     limited: Endpoint | None = None
@@ -84,18 +77,27 @@ def first_served(
         if behind and not breaker.allows(endpoint):
             continue
         try:
-            return _try(endpoint, behind)
+            served = ask(session(endpoint, not behind))
         except _FAILURES as error:
+            breaker.record_failure(endpoint, error)
             failures.append(error)
             if behind:
                 observer(SourceSwitched(endpoint.host, candidates[position + 1].host, str(error)))
                 if limited is None and isinstance(error, RateLimitedError):
                     limited = endpoint
+        else:
+            breaker.record_answer(endpoint)
+            return served
     last = failures[-1]
     if limited is not None and isinstance(last, RegistryUnavailableError) and not last.status:
         observer(SourceSwitched(candidates[-1].host, limited.host, str(last)))
-        with contextlib.suppress(*_FAILURES):
-            return _try(limited, 0)
+        try:
+            served = ask(session(limited, True))
+        except _FAILURES as error:
+            breaker.record_failure(limited, error)
+        else:
+            breaker.record_answer(limited)
+            return served
     if failures[:-1]:
         before = "before that: " + "; ".join(map(str, failures[:-1]))
         last.hint = f"{last.hint}; {before}" if last.hint else before

@@ -3,7 +3,7 @@
 A request is sent with the authorization that is known so far. A 401 is answered once for each distinct challenge, never
 in a loop, since a token service may issue a useless token. A refusal without a challenge (403, 404; after a login any
 other 4xx too) may be a matter of authorization: see ``_look_again``. Redirects are followed here and not in the HTTP
-library, so that no secret made for the registry leaves it (follow_redirects()). Transient failures are retried.
+library, so that no secret made for the registry leaves it (next_request()). Transient failures are retried.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from imagestore.registry.retry import (
     parse_retry_after,
 )
 from imagestore.registry.transport import urls
-from imagestore.registry.transport.messages import PATIENT, follow_redirects, make_request
+from imagestore.registry.transport.messages import PATIENT, REDIRECTS, make_request, next_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -360,19 +360,20 @@ class Session:
 
     def _follow(self, request: httpx.Request, secrets: tuple[str, ...], content: Content | None = None) -> Response:
         """The response after all redirects. Warnings in any response are passed to the observer."""
-
-        def _send(one: httpx.Request) -> Response:
-            one.extensions[PATIENT] = one.method not in {"GET", "HEAD"}
-            response = self.access.sender.send(one, cancel=self.cancel)
-            is_named = one is not request or urls.origin_of(str(one.url)) != self.endpoint.origin
-            signed = str(one.url) if is_named else ""
+        home, body = self.endpoint.origin, content.pieces if content is not None else None
+        seen = {str(request.url)}
+        while True:
+            request.extensions[PATIENT] = request.method not in {"GET", "HEAD"}
+            response = self.access.sender.send(request, cancel=self.cancel)
+            is_named = len(seen) > 1 or urls.origin_of(str(request.url)) != home
+            signed = str(request.url) if is_named else ""
             texts = warning_texts(response.headers)
             hidden = sorted({*secrets, *secrets_in((), signed=signed)}, key=len, reverse=True) if texts else ()
             for text in texts:
                 message = f"{self.endpoint.host} says: {redact(text, hidden)}"
                 if self.operation.is_new(message):
                     self.shared.observer(Noticed(message))
-            return response
-
-        body, most = content.pieces if content is not None else None, self.shared.policy.redirects
-        return follow_redirects(request, _send, home=self.endpoint.origin, most=most, body=body)
+            if response.status not in REDIRECTS:
+                return response
+            with response:
+                request = next_request(request, response, home, seen, self.shared.policy.redirects, body)

@@ -151,7 +151,7 @@ class ServerProcess:
         from imagestore.server.publishing import ServedPublisher
 
         self._publisher = ServedPublisher(
-            self._workers, settings, takes_over=self._settings.takes_over, heard=self._publisher_heard.set
+            self._workers, settings, take_over=self._settings.take_over, heard=self._publisher_heard.set
         )
         stack.push_async_callback(asyncio.to_thread, self._publisher.close)
         if self._metrics is not None:

@@ -32,7 +32,7 @@ class ServedPublisher:
     Args:
         workers: the store of the moment.
         settings: which containerd, and how.
-        takes_over: records of another machine's store with this id count as this store's.
+        take_over: records of another machine's store with this id count as this store's.
         heard: called on the event loop when its state may have changed.
     """
 
@@ -41,7 +41,7 @@ class ServedPublisher:
         workers: StoreWorkers,
         settings: PublishSettings,
         *,
-        takes_over: bool = False,
+        take_over: bool = False,
         heard: Callable[[], None] = lambda: None,
     ) -> None:
         with workers.lend() as store:
@@ -51,7 +51,7 @@ class ServedPublisher:
                 settings.address,
                 namespace=settings.namespace,
                 content=settings.content,
-                takes_over=takes_over,
+                take_over=take_over,
                 lend=workers.lend,
             )
         loop = asyncio.get_running_loop()

@@ -97,7 +97,7 @@ def add_kubelet_services(
     server: grpc.aio.Server, workers: StoreWorkers, services: ServedServices, readiness: Readiness
 ) -> None:
     """Add CRI as a kubelet needs it to a server of its own; pulls and health are those of the other services."""
-    names = (*add_cri(server, workers, services.pulls, readiness, is_for_kubelet=True), health.SERVICE_NAME)
+    names = (*add_cri(server, workers, services.pulls, readiness, for_kubelet=True), health.SERVICE_NAME)
     health_pb2_grpc.add_HealthServicer_to_server(services.health, server)
     reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
 

@@ -38,7 +38,7 @@ class ServerSettings:
         mirror: host (empty for all addresses) and port.
         kubelet: paths of sockets with a kubelet's view of images.
         publish: into which containerd images are published; None for none.
-        takes_over: containerd's records of a store of this id on another machine are this store's.
+        take_over: containerd's records of a store of this id on another machine are this store's.
     """
 
     listen: tuple[str, ...]
@@ -53,7 +53,7 @@ class ServerSettings:
     mirror: tuple[str, int] | None = None
     kubelet: tuple[str, ...] = ()
     publish: PublishSettings | None = None
-    takes_over: bool = False
+    take_over: bool = False
 
 
 _PORT: Final = re.compile(r"[0-9]{1,5}")

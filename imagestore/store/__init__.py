@@ -1,8 +1,9 @@
 """The store: images by (reference, runtime handler), and everything that is done with them.
 
-``image_store`` has ImageStore, the one object that embedders hold (``imagestore.ImageStore``). Its collaborators share
-``parts``: ``images_by_name`` finds, tags and removes images, ``pull/`` fetches them, ``archive/`` imports, exports and
-copies them, ``maintenance/`` checks and repairs the store. ``garbage`` collects what nothing keeps.
+``image_store`` has ImageStore, the one object that embedders hold (``imagestore.ImageStore``), with the code of its
+methods. They start work in other modules, which shares ``parts``: ``pull/`` fetches images, ``archive/`` imports and
+exports them, ``copy/`` copies and ``unpack/`` unpacks them, ``maintenance/`` removes images, checks and repairs the
+store. ``garbage`` collects what nothing keeps.
 
 A store is for POSIX systems: its locks are those of fcntl(2). Where there are none, importing this package raises
 UnsupportedError.

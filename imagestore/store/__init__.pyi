@@ -7,6 +7,7 @@ from .image import Image as Image
 from .image_store import ImageStore as ImageStore
 from .maintenance.check import CheckReport as CheckReport
 from .maintenance.eviction import EvictionPolicy as EvictionPolicy
+from .maintenance.removal import Removal as Removal
 from .maintenance.usage import content_use as content_use
 from .pull.choice import match_handlers as match_handlers
 from .pull.plan import PullPlan as PullPlan

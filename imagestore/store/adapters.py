@@ -38,20 +38,6 @@ _SYSTEM_CACHE: Final = Path("/var/cache")
 _PLACES: Final = {"host", "hostaddr", "port", "dbname"}
 
 
-@dataclass(frozen=True, slots=True)
-class StorePlace:
-    """Which store is meant.
-
-    The attributes are arguments of ImageStore.
-    """
-
-    root: str | os.PathLike[str]
-    content: ContentStore | BucketSettings | str | None = None
-    metadata: MetadataStore | None = None
-    scope: str = ""
-    sources: tuple[Path, ...] = ()
-
-
 @dataclass(slots=True)
 class Adapters:
     """A store's open adapters.
@@ -73,25 +59,35 @@ class Adapters:
     closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
 
-def open_adapters(place: StorePlace, *, clock: Callable[[], float], is_making: bool, is_freeing: bool) -> Adapters:
+def open_adapters(
+    root: str | os.PathLike[str],
+    content: ContentStore | BucketSettings | str | None,
+    metadata: MetadataStore | None,
+    scope: str,
+    sources: tuple[Path, ...],
+    *,
+    clock: Callable[[], float],
+    create: bool,
+    use_reserve: bool,
+) -> Adapters:
     """Open a store's adapters, or take the given ones; the arguments are those of ImageStore.
 
     Raises:
         InvalidInputError: a shared store without a bucket, or a scope or a bucket for another store.
         ConfigError, PreconditionError, StoreError: an adapter can't be opened.
     """
-    given, metadata, content = os.fspath(place.root), place.metadata, place.content
+    given = os.fspath(root)
     is_shared = is_database(given)
     if is_shared and metadata is None:
-        if place.sources:
+        if sources:
             raise InvalidInputError("sources: are folders of one machine, which a shared store can't adopt from")
-        return _open_shared(given, content, scope=place.scope, is_making=is_making)
+        return _open_shared(given, content, scope=scope, create=create)
     # The message doesn't repeat the address: it may have a password.
     if not is_shared and is_foreign_address(given):
         raise InvalidInputError(
             "the store's root: expected a folder or postgresql://USER@HOST/DATABASE, it is another kind of address"
         )
-    if is_shared or place.scope or isinstance(content, str | BucketSettings):
+    if is_shared or scope or isinstance(content, str | BucketSettings):
         raise InvalidInputError(
             "a scope and a bucket belong to a store at postgresql://, not to a folder's or to given records",
             hint="leave them out, or give the database's address alone instead of the folder",
@@ -101,16 +97,14 @@ def open_adapters(place: StorePlace, *, clock: Callable[[], float], is_making: b
     with contextlib.ExitStack() as stack:
         ballast = None
         if metadata is None:
-            own = _open_metadata(folder, clock=clock, is_making=is_making, is_freeing=is_freeing)
+            own = _open_metadata(folder, clock=clock, create=create, use_reserve=use_reserve)
             stack.callback(own.close)
             metadata, ballast = own, own.database.ballast
-        blobs = content or LocalContentStore(
-            folder / "content", folder / "locks", sources=place.sources, ballast=ballast
-        )
+        blobs = content or LocalContentStore(folder / "content", folder / "locks", sources=sources, ballast=ballast)
         return Adapters(str(folder), folder, metadata, blobs, closing=stack.pop_all())
 
 
-def _open_metadata(root: Path, *, clock: Callable[[], float], is_making: bool, is_freeing: bool) -> SqliteMetadataStore:
+def _open_metadata(root: Path, *, clock: Callable[[], float], create: bool, use_reserve: bool) -> SqliteMetadataStore:
     """Open a folder's records; before its content, since content without a database looks like a store that lost it.
 
     Raises:
@@ -119,7 +113,7 @@ def _open_metadata(root: Path, *, clock: Callable[[], float], is_making: bool, i
     check_sqlite()
     database = root / "metadata.db"
     refuse_untrusted(root)
-    if is_making:
+    if create:
         with translated("make the store's folder", root):
             make_directory(root, 0o700)
     else:
@@ -129,7 +123,7 @@ def _open_metadata(root: Path, *, clock: Callable[[], float], is_making: bool, i
     def _keep_on_making(metadata: SqliteMetadataStore) -> None:
         kept.extend(_keep_found(root, metadata))
 
-    metadata = SqliteMetadataStore(database, clock=clock, is_freeing=is_freeing, on_making=_keep_on_making)
+    metadata = SqliteMetadataStore(database, clock=clock, is_freeing=use_reserve, on_making=_keep_on_making)
     for count, lease in kept:
         said = "%s: made a database next to %d blobs of unknown use, which lease %s keeps for a day"
         log.warning(said, root, count, lease)
@@ -148,7 +142,7 @@ def _keep_found(root: Path, metadata: SqliteMetadataStore) -> list[tuple[int, st
 
 
 def _open_shared(
-    url: str, content: ContentStore | BucketSettings | str | None, *, scope: str, is_making: bool
+    url: str, content: ContentStore | BucketSettings | str | None, *, scope: str, create: bool
 ) -> Adapters:
     if content is None:
         raise InvalidInputError(
@@ -168,7 +162,7 @@ def _open_shared(
         ) from error
 
     with contextlib.ExitStack() as stack:
-        records = PostgresMetadataStore(url, scope=scope or DEFAULT_SCOPE, is_making=is_making)
+        records = PostgresMetadataStore(url, scope=scope or DEFAULT_SCOPE, create=create)
         stack.callback(records.close)
         folder = machine_folder(url)
         blobs = (

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING
 
 import imagestore.config as configuration
 import imagestore.platforms as platforms
-from imagestore.errors import InvalidInputError
-from imagestore.store import leases, record_lookup
-from imagestore.store.adapters import StorePlace, open_adapters
-from imagestore.store.images_by_name import ImagesByName
-from imagestore.store.in_use import IN_USE_SECONDS
+from imagestore.errors import InvalidInputError, UndeletableError, UnsupportedError
+from imagestore.oci.reference import Reference
+from imagestore.store import garbage, in_use, leases, record_lookup
+from imagestore.store.adapters import open_adapters
+from imagestore.store.image import Image
+from imagestore.store.maintenance import removal
 from imagestore.store.parts import StoreParts
+from imagestore.store.record_lookup import RemovalRule
+from imagestore.store.tagging import further_reference, tag_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,27 +44,26 @@ if TYPE_CHECKING:
     from imagestore.registry.policy import TransferPolicy
     from imagestore.store.archive.exporting import ExportOptions, ExportReport
     from imagestore.store.archive.importing import ImportOptions, ImportReport
-    from imagestore.store.archive.service import Archives
     from imagestore.store.copy.options import CopyOptions, CopyReport
     from imagestore.store.garbage import GarbageReport
-    from imagestore.store.image import Image
     from imagestore.store.image_groups import ImageGroup
     from imagestore.store.leases import HeldLease
     from imagestore.store.maintenance.check import CheckReport
     from imagestore.store.maintenance.eviction import EvictionPolicy, EvictionReport
     from imagestore.store.maintenance.hashing import CheckOptions
-    from imagestore.store.maintenance.removal import Removal, Removals
+    from imagestore.store.maintenance.removal import Removal
     from imagestore.store.maintenance.repair import RepairReport
-    from imagestore.store.maintenance.service import Maintenance
     from imagestore.store.maintenance.usage import StoreUsage
     from imagestore.store.maintenance.why import Chain
     from imagestore.store.pull.plan import PullPlan
-    from imagestore.store.pull.service import Pulls
     from imagestore.store.pull.verify import ImageVerifier
     from imagestore.store.unpack.bundle import BundleOptions
     from imagestore.store.unpack.limits import UnpackLimits
     from imagestore.store.unpack.unpack import UnpackReport
     from imagestore.util.cancel import CancelToken
+
+    #: (reference, runtime handler) of records.
+    Keys = tuple[tuple[str, str], ...]
 
 
 def _ignore(_: Event) -> None:
@@ -86,8 +88,8 @@ class ImageStore:
         sources: folders with ``blobs`` (containerd's content, OCI layouts) to adopt content from instead of fetching.
         verifier: asked before an image is fetched; by default the programs that the configuration names.
         clock: seconds since 1970.
-        is_making: make the store where there is none.
-        is_freeing: open a full disk's store with the space kept back for removals; otherwise it can only be read, and
+        create: make the store where there is none.
+        use_reserve: open a full disk's store with the space kept back for removals; otherwise it can only be read, and
             as long as it is open this process writes to no store.
 
     Raises:
@@ -109,8 +111,8 @@ class ImageStore:
         sources: Sequence[str | os.PathLike[str]] = (),
         verifier: ImageVerifier | None = None,
         clock: Callable[[], float] = time.time,
-        is_making: bool = True,
-        is_freeing: bool = True,
+        create: bool = True,
+        use_reserve: bool = True,
         content: ContentStore | BucketSettings | str | None = None,
         metadata: MetadataStore | None = None,
         scope: str = "",
@@ -119,17 +121,9 @@ class ImageStore:
             raise InvalidInputError("the store's folder, or a source: expected a path, it is empty")
         self.host = host or platforms.host.detect()
         self.config = config or configuration.default(self.host)
-        self._place = StorePlace(root, content, metadata, scope, tuple(Path(source).absolute() for source in sources))
-        adapters = open_adapters(self._place, clock=clock, is_making=is_making, is_freeing=is_freeing)
-        #: This machine's folder; of an embedded store all of it.
-        self.root = adapters.folder
-        #: The folder, or a shared store's address and scope.
-        self.name = adapters.name
-        self.is_shared = adapters.is_shared
-        self.content = adapters.content
-        self.metadata = adapters.metadata
+        folders = tuple(Path(source).absolute() for source in sources)
         self._parts = StoreParts(
-            adapters,
+            open_adapters(root, content, metadata, scope, folders, clock=clock, create=create, use_reserve=use_reserve),
             self.config,
             self.host,
             clock=clock,
@@ -140,27 +134,23 @@ class ImageStore:
             transport=transport,
             verifier=verifier,
         )
-        self._images = ImagesByName(self._parts)
-
-    # Imported when they are first used: they bring most of the package with them.
-
-    @functools.cached_property
-    def _pulls(self) -> Pulls:
-        with self._parts.loading():
-            from imagestore.store.pull.service import Pulls
-        return Pulls(self._parts)
-
-    @functools.cached_property
-    def _archives(self) -> Archives:
-        with self._parts.loading():
-            from imagestore.store.archive.service import Archives
-        return Archives(self._parts, self._images)
-
-    @functools.cached_property
-    def _maintenance(self) -> Maintenance:
-        with self._parts.loading():
-            from imagestore.store.maintenance.service import Maintenance
-        return Maintenance(self._parts)
+        #: This machine's folder; of an embedded store all of it.
+        self.root = self._parts.root
+        #: The folder, or a shared store's address and scope.
+        self.name = self._parts.name
+        self.is_shared = self._parts.is_shared
+        self.content = self._parts.content
+        self.metadata = self._parts.metadata
+        self._reopen = functools.partial(
+            ImageStore,
+            root,
+            config=self.config,
+            host=self.host,
+            sources=folders,
+            content=content,
+            metadata=metadata,
+            scope=scope,
+        )
 
     @property
     def id(self) -> str:
@@ -188,16 +178,9 @@ class ImageStore:
 
     def reopened(self) -> ImageStore:
         """The same store, opened once more so that long work keeps no other waiting; close it."""
-        place = self._place
-        return ImageStore(
-            place.root,
-            config=self.config,
-            host=self.host,
-            sources=place.sources,
-            content=place.content,
-            metadata=place.metadata,
-            scope=place.scope,
-        )
+        return self._reopen()
+
+    # What only some calls need is imported when it is needed: it is most of the package.
 
     def pull(
         self,
@@ -218,7 +201,17 @@ class ImageStore:
             NoMatchingManifestError: the image has nothing for that platform; says what it has and why not.
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError: it failed on the way.
         """
-        return self._pulls.pull(reference, runtime_handler, platform, credentials, observer, cancel)
+        parts = self._parts
+        with parts.loading():
+            from imagestore.store.pull.pull_work import pull_work
+
+        with parts.operation(cancel, observer) as token:
+            heard, parsed = observer or parts.observer, Reference.parse(reference)
+            work = pull_work(parts, parsed, runtime_handler, platform, heard, token, credentials=credentials)
+            record = work.run()
+            self.metadata.images.touch(record.reference, record.handler)
+            self.metadata.keep_copy()
+        return Image(record, self.content)
 
     def plan(
         self,
@@ -233,7 +226,21 @@ class ImageStore:
         ``tell`` is called with each plan at once, so that plans made before a failure are known. Raises what pull()
         raises, except for what only fetching can show.
         """
-        return self._pulls.plan(pulls, platform, tell, cancel)
+        parts = self._parts
+        with parts.loading():
+            from imagestore.store.pull.pull_work import pull_work
+
+        plans: list[PullPlan] = []
+        planned: set[Digest] = set()
+        with parts.operation(cancel) as token:
+            for reference, handler in pulls:
+                work = pull_work(parts, Reference.parse(reference), handler, platform, _ignore, token)
+                plan = work.plan(planned)
+                plans.append(plan)
+                planned |= {blob.descriptor.digest for blob in plan.blobs}
+                if tell is not None:
+                    tell(plan)
+        return plans
 
     def pull_sandbox_image(
         self, *, runtime_handler: str = "", observer: Observer | None = None, cancel: CancelToken | None = None
@@ -259,14 +266,35 @@ class ImageStore:
             InvalidInputError: offline, and several handlers have other content under this name.
             RegistryError, IntegrityError, DocumentError: the documents can't be had.
         """
-        return self._pulls.match(reference, runtime_handlers, offline, cancel)
+        with self._parts.loading():
+            from imagestore.store.pull.choice import match_handlers, wanted_platforms
+            from imagestore.store.pull.present import known_targets
+            from imagestore.store.pull.sources import Documents
+
+        parsed = None if offline else Reference.parse(reference)
+        handlers = wanted_platforms(self.config, runtime_handlers, host=self.host)
+        with self._parts.operation(cancel) as token:
+            if parsed is None:
+                target = record_lookup.target(self.metadata, reference, handlers)
+                return match_handlers(target, Documents(self.content, None, None, token), handlers)
+            known = known_targets(self.metadata, self.content, parsed)
+            target, raw = self.registry.resolve_whole(parsed, known=known, cancel=token)
+            documents = Documents(self.content, self.registry, parsed, token)
+            if raw is not None:
+                documents.remember(target, raw)
+            return match_handlers(target, documents, handlers)
 
     def get(self, name: str, *, runtime_handler: str | None = None) -> Image:
         """One image by reference, image id, beginning of an id, or ``name@digest``.
 
         Without a handler: by name the default handler's, by id any handler's if the default has none.
         """
-        return self._images.get(name, runtime_handler)
+        handler, metadata = self._parts.known_handler(runtime_handler), self.metadata
+        record = record_lookup.find(metadata, name, handler, self.config.default_handler)
+        if record is None:
+            others = ", ".join(sorted({each.handler for each in record_lookup.by_name(metadata, name)}))
+            raise record_lookup.not_found(name, handler, hint=f"it is there under: {others}" if others else "")
+        return Image(record, self.content)
 
     def list(
         self,
@@ -280,72 +308,83 @@ class ImageStore:
 
         ``after`` is (reference, handler) of the last image of the page before; a page costs what it has.
         """
-        return self._images.list(name, runtime_handler, after, limit)
+        if limit is not None and limit < 1:
+            raise InvalidInputError(f"a page of {limit} images: expected at least 1")
+        handler = self._parts.known_handler(runtime_handler)
+        if name is None:
+            records = self.metadata.images.find(handler=handler, after=after, limit=limit)
+        else:
+            found = record_lookup.by_name_or_id(self.metadata, name)
+            fitting = (record for record in found if handler is None or record.handler == handler)
+            records = [each for each in fitting if after is None or (each.reference, each.handler) > after][:limit]
+        return (Image(record, self.content) for record in records)
 
     def images_by_id(self) -> dict[str, ImageGroup]:
         """All records by image id (in text form), with their references, handlers and pins; reads no document."""
-        return self._images.by_id()
+        return self._grouped(None)
 
     def image_group(self, image_id: Digest) -> ImageGroup | None:
         """The records of one image id, under all runtime handlers; None if there are none."""
-        return self._images.group(image_id)
+        return self._grouped(str(image_id)).get(str(image_id))
+
+    def _grouped(self, image_id: str | None) -> dict[str, ImageGroup]:
+        with self._parts.loading():
+            from imagestore.store.image_groups import by_image
+
+        return by_image(self.metadata.images.find_listed(image_id=image_id), self.pinned_references)
 
     def remove(
-        self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False
-    ) -> tuple[tuple[str, str], ...]:
-        """Remove records; collect_garbage() then frees their bytes. Removing what isn't there is no error.
+        self,
+        *names: str,
+        runtime_handler: str | None = None,
+        all_handlers: bool = False,
+        all_names: bool = False,
+        collect: bool = False,
+        dry_run: bool = False,
+    ) -> Removal:
+        """Remove records, with few transactions for many names. Removing what isn't there is no error.
 
         Args:
-            name: reference, image id, beginning of an id, or ``name@digest``. As in CRI, an image goes with all its
-                references.
+            names: references, image ids, beginnings of ids, or digests. A reference means its own record,
+                ``name@digest`` those of its repository, ``name:tag@digest`` the tag's if it leads there; other
+                references of the same image stay. An id or a digest alone means the image with all its references.
             runtime_handler: only this handler's records. None: by id every handler's, by name the default handler's,
                 or the others' if the default has none.
             all_handlers: every handler's, by name too; not together with a handler.
-            only_name: a reference means its own record, ``name@digest`` those of its repository, ``name:tag@digest``
-                the tag's if it leads there. An id or a digest alone means all references all the same.
-
-        Returns:
-            (reference, runtime handler) of what was removed.
-        """
-        return self._images.remove(name, self._images.rule(runtime_handler, all_handlers, only_name))
-
-    def names_of(
-        self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False
-    ) -> tuple[tuple[str, str], ...]:
-        """What remove() with these arguments would remove, as (reference, runtime handler)."""
-        return self._images.names_of(name, self._images.rule(runtime_handler, all_handlers, only_name))
-
-    def delete(
-        self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False
-    ) -> Removal:
-        """As remove(), and free what only those records needed; raises what delete_each() does."""
-        return self._images.delete(name, self._images.rule(runtime_handler, all_handlers, only_name))
-
-    def delete_each(
-        self,
-        names: Iterable[str],
-        *,
-        runtime_handler: str | None = None,
-        all_handlers: bool = False,
-        only_name: bool = False,
-    ) -> Removals:
-        """As delete() for several names, with few transactions and one sweep for all.
+            all_names: a reference means its image with all its references too, as in CRI.
+            collect: free what only these records needed at once; otherwise collect_garbage() does.
+            dry_run: change nothing, and return what each name means now.
 
         Raises:
             InvalidInputError: a name is refused. The records of the names before it are removed, as the error's
                 ``report`` says, and the next collection frees their content; those after it stay.
-            UndeletableError: something can't be deleted; its ``report`` says what was done all the same.
+            UndeletableError: some content can't be deleted; its ``report`` says what was done all the same.
             StoreCorruptError: the database's indexes are damaged; nothing is removed.
         """
-        return self._images.delete_each(names, self._images.rule(runtime_handler, all_handlers, only_name))
+        rule = self._rule(runtime_handler, all_handlers, all_names)
+        if dry_run:
+            meant = {name: record_lookup.to_remove(self.metadata, name, rule) for name in names}
+            return removal.Removal({name: record_lookup.keys(records) for name, records in meant.items()})
+        return removal.remove(self.metadata, self.content, names, rule, collect=collect)
 
     def pin(self, name: str, *, runtime_handler: str | None = None) -> tuple[tuple[str, str], ...]:
-        """Spare images, named as for remove(), from eviction; returns (reference, runtime handler) of the records."""
-        return self._images.pin(name, runtime_handler, is_pinned=True)
+        """Spare images from eviction, named as for remove() with ``all_names``.
+
+        Returns (reference, runtime handler) of their records.
+        """
+        return self._pin(name, runtime_handler, is_pinned=True)
 
     def unpin(self, name: str, *, runtime_handler: str | None = None) -> tuple[tuple[str, str], ...]:
         """Undo pin()."""
-        return self._images.pin(name, runtime_handler, is_pinned=False)
+        return self._pin(name, runtime_handler, is_pinned=False)
+
+    def _pin(self, name: str, runtime_handler: str | None, *, is_pinned: bool) -> Keys:
+        records = record_lookup.to_remove(self.metadata, name, self._rule(runtime_handler, all_names=True))
+        changed = self.metadata.images.pin(record_lookup.keys(records), is_pinned=is_pinned)
+        if not changed:
+            raise record_lookup.not_found(name, runtime_handler)
+        self.metadata.keep_copy()
+        return record_lookup.keys(changed)
 
     def tag(
         self,
@@ -365,7 +404,16 @@ class ImageStore:
             ImageDeniedError: an image verifier refuses the image under this reference.
             StoreBusyError: an image was removed or changed since it was read.
         """
-        return self._images.tag(name, reference, self._images.rule(runtime_handler, all_handlers), cancel)
+        rule, further = self._rule(runtime_handler, all_handlers), further_reference(reference)
+        records = record_lookup.meant(self.metadata, name, rule)
+        if not records:
+            raise record_lookup.not_found(name, rule.handler)
+        with self._parts.operation(cancel) as token:
+            for target in {each.target for each in records}:
+                self.verifier.verify(str(further), target, cancel=token)
+        tagged = tag_records(self.metadata, records, further)
+        self.metadata.keep_copy()
+        return tuple(Image(each, self.content) for each in tagged)
 
     def untag(
         self, reference: str, *, runtime_handler: str | None = None, all_handlers: bool = False
@@ -374,7 +422,14 @@ class ImageStore:
 
         If an image has no other, nothing is removed, and InvalidInputError is raised.
         """
-        return self._images.untag(reference, self._images.rule(runtime_handler, all_handlers))
+        return removal.untag(self.metadata, reference, self._rule(runtime_handler, all_handlers))
+
+    def _rule(self, runtime_handler: str | None, all_handlers: bool = False, all_names: bool = False) -> RemovalRule:
+        """How a call understands a name."""
+        if all_handlers and runtime_handler is not None:
+            raise InvalidInputError("give a runtime handler or all handlers, not both")
+        handler = self._parts.known_handler(runtime_handler)
+        return RemovalRule(handler, self.config.default_handler, is_for_all=all_handlers, all_names=all_names)
 
     def touch(self, reference: str, *, runtime_handler: str = "") -> None:
         """Note that a sandbox or container starts from an image, given by its canonical reference; for eviction by age.
@@ -384,7 +439,7 @@ class ImageStore:
         self.metadata.images.touch(reference, runtime_handler or self.config.default_handler)
 
     def note_in_use(
-        self, images: Iterable[tuple[str, str]], *, holder: str, seconds: float = IN_USE_SECONDS
+        self, images: Iterable[tuple[str, str]], *, holder: str, seconds: float = in_use.IN_USE_SECONDS
     ) -> tuple[tuple[str, str], ...]:
         """Note which images containers use now, so that no policy evicts them for some hours; a removal still does.
 
@@ -401,7 +456,8 @@ class ImageStore:
         Raises:
             StoreError: the store can't be written.
         """
-        return self._images.note_in_use(images, holder, seconds)
+        default = self.config.default_handler
+        return in_use.note(self.metadata, images, holder=holder, seconds=seconds, default_handler=default)
 
     def import_images(
         self,
@@ -416,7 +472,11 @@ class ImageStore:
         ``archive`` is a path, or ``-`` for standard input. By default all images come, for the default handler. If
         :meth:`imagestore.store.archive.importing.ImportWork.run` raises, the store is as it was.
         """
-        return self._archives.import_images(archive, options, observer, cancel)
+        with self._parts.loading():
+            from imagestore.store.archive.importing import opened
+
+        with opened(self._parts, archive, options, observer, cancel) as work:
+            return work.run()
 
     def export_images(
         self,
@@ -433,7 +493,29 @@ class ImageStore:
         default it is an OCI archive with the default handler's images. Raises what
         :meth:`imagestore.store.archive.exporting.ExportWork.run` raises.
         """
-        return self._archives.export_images(names, archive, options, observer, cancel)
+        with self._parts.loading():
+            from imagestore.store.archive import exporting, source
+
+        chosen, default = options or exporting.ExportOptions(), self.config.default_handler
+        path = source.path_of(archive)
+        self._refuse_own_files(path)
+        for handler in chosen.runtime_handlers:
+            self._parts.known_handler(handler)
+        records = exporting.find_records(self.metadata, names, chosen, default_handler=default)
+        wanted, platform = None, self._parts.platform(chosen.platform or None)
+        if platform is not None:
+            wanted = platform, self.config.handler_platform(default, host=self.host, explicit=platform).matcher
+        with self._parts.operation(cancel, observer) as token:
+            shared = (self.content, self.metadata, observer or self._parts.observer, token)
+            return exporting.ExportWork(records, path, chosen, wanted, *shared).run()
+
+    def _refuse_own_files(self, path: str) -> None:
+        """An archive that replaces the store's database or a blob would destroy the images it is made from."""
+        inside, root = os.path.realpath(path), os.path.realpath(self.root)
+        if path != "-" and os.path.commonpath((inside, root)) == root:
+            raise InvalidInputError(
+                f"archive {path}: is inside the store {self.root}", hint="name a place outside the store's folder"
+            )
 
     def push(
         self,
@@ -450,7 +532,16 @@ class ImageStore:
         A push that ended early sends only what is missing. Raises what copy() raises, and InvalidInputError if no
         destination is given and the image has several names.
         """
-        return self._archives.push(name, destination, options, credentials, observer, cancel)
+        if not destination:
+            with self._parts.loading():
+                from imagestore.store.copy.copying import find_stored
+                from imagestore.store.copy.options import CopyOptions
+
+            default, chosen = self.config.default_handler, options or CopyOptions()
+            destination, _ = find_stored(self.metadata, name, chosen, default_handler=default)
+        return self.copy(
+            f"store:{name}", destination, options=options, credentials=credentials, observer=observer, cancel=cancel
+        )
 
     def copy(
         self,
@@ -476,7 +567,24 @@ class ImageStore:
             PreconditionError: the registry may not be pushed to (``capabilities`` in its ``hosts.toml``).
             RegistryError, IntegrityError, DocumentError, StoreError: it failed on the way.
         """
-        return self._archives.copy(source, destination, options, credentials, observer, cancel)
+        with self._parts.loading():
+            from imagestore.store.copy.copying import CopyWork
+            from imagestore.store.copy.into_store import copy_here
+            from imagestore.store.copy.options import CopyOptions, ImageLocation, LocationKind
+
+        parts, chosen, heard = self._parts, options or CopyOptions(), observer or self._parts.observer
+        origin, target = ImageLocation.parse(source), ImageLocation.parse(destination)
+        platform = self._parts.platform(chosen.platform or None)
+        if target.kind is LocationKind.STORE:
+            return copy_here(parts, origin, target.name, chosen, credentials, heard, cancel)
+        if target.is_archive:
+            self._refuse_own_files(target.name)
+        for handler in chosen.runtime_handlers:
+            self._parts.known_handler(handler)
+        with self._parts.operation(cancel, heard) as token:
+            client, scratch = parts.client(heard, credentials), self.content.scratch
+            shared = (self.config, self.host, platform, self.content, self.metadata, client, scratch)
+            return CopyWork(chosen, *shared, heard, token).run(origin, target)
 
     def unpack(
         self,
@@ -486,7 +594,7 @@ class ImageStore:
         runtime_handler: str | None = None,
         bundle: BundleOptions | None = None,
         limits: UnpackLimits | None = None,
-        is_rootless: bool = False,
+        rootless: bool = False,
         observer: Observer | None = None,
         cancel: CancelToken | None = None,
     ) -> UnpackReport:
@@ -499,9 +607,18 @@ class ImageStore:
             folder: isn't there yet, or is empty; it appears when all is in it.
             bundle: make a bundle, with ``rootfs`` and ``config.json``, and what a pod says of the container.
             limits: what all layers together may take, and each of their entries.
-            is_rootless: for users other than root: all files are theirs, and devices are left out.
+            rootless: for users other than root: all files are theirs, and devices are left out.
         """
-        return self._archives.unpack(name, folder, runtime_handler, bundle, limits, is_rootless, observer, cancel)
+        with self._parts.loading():
+            from imagestore.store.unpack.limits import UnpackLimits
+            from imagestore.store.unpack.unpack import UnpackWork
+
+        heard, held_to_read = observer or self._parts.observer, leases.held_to_read(self.metadata, purpose="unpack")
+        with self._parts.operation(cancel, observer) as token, held_to_read as held:
+            image = self.get(name, runtime_handler=runtime_handler)
+            held.hold([each.digest for each in (image.manifest, image.manifest_document.config, *image.layers)])
+            work = UnpackWork(image, self.content, limits or UnpackLimits(), rootless, heard, token)
+            return work.run(folder) if bundle is None else work.run_bundle(folder, bundle)
 
     @contextlib.contextmanager
     def hold(self, digests: Iterable[Digest], *, purpose: str = "embedder") -> Iterator[HeldLease]:
@@ -515,18 +632,27 @@ class ImageStore:
 
     def usage(self) -> StoreUsage:
         """How much space each image takes."""
-        return self._maintenance.usage()
+        with self._parts.loading():
+            from imagestore.store.maintenance import usage
+
+        return usage.measure(self.metadata, self.content, None if self.is_shared else self.root)
 
     def why(self, digest: Digest) -> tuple[Chain, ...]:
         """What keeps some content: a chain from each root; empty when the next collection frees it."""
-        return self._maintenance.why(digest)
+        with self._parts.loading():
+            from imagestore.store.maintenance.why import explain
+
+        return explain(self.metadata, digest)
 
     def evict(self, rules: EvictionPolicy, *, dry_run: bool = False) -> EvictionReport:
         """Remove the records that a policy gives up, and free their content; UndeletableError as collect_garbage().
 
         Records that the configuration pins or a lease names stay. What the next collection frees counts as free.
         """
-        return self._maintenance.evict(rules, dry_run=dry_run)
+        with self._parts.loading():
+            from imagestore.store.maintenance import eviction
+
+        return eviction.evict(self._parts, self.usage(), rules, dry_run=dry_run)
 
     def collect_garbage(self, *, dry_run: bool = False) -> GarbageReport:
         """Free content that no record and no lease needs; safe while any process pulls.
@@ -537,7 +663,15 @@ class ImageStore:
         Raises:
             UndeletableError: something can't be deleted; everything else was, as its ``report`` says.
         """
-        return self._maintenance.collect_garbage(dry_run=dry_run)
+        with self._parts.loading():
+            from imagestore.content import disk
+
+        report = garbage.collect(self.metadata, self.content, dry_run=dry_run, clock=self._parts.clock)
+        if not dry_run:
+            disk.clear(self.root, before=self._parts.clock() - garbage.STALE_INGEST_SECONDS)
+        if report.failures:
+            raise UndeletableError(report.failures, report)
+        return report
 
     def sweep_strays(self, *, older_seconds: float = 86400.0) -> int:
         """Delete what a restored database backup left in a shared store's bucket: objects that no row names.
@@ -545,17 +679,32 @@ class ImageStore:
         Returns how many. Younger objects stay: an upload has no row before it ends. In another store it raises
         UnsupportedError.
         """
-        return self._maintenance.sweep_strays(older_seconds)
+        with self._parts.loading():
+            from imagestore.content.shared_store import SharedContentStore
+
+        if not isinstance(self.content, SharedContentStore):
+            raise UnsupportedError(f"{self.root}: is no shared store, and has no objects that its records don't name")
+        return self.content.sweep_strays(self._parts.clock() - older_seconds)
 
     def check(self, *, options: CheckOptions | None = None, cancel: CancelToken | None = None) -> CheckReport:
         """Hash every blob again, and compare every edge and record with the content; only reads."""
-        return self._maintenance.check(options, cancel)
+        with self._parts.loading():
+            from imagestore.store.maintenance.check import check
+            from imagestore.store.maintenance.hashing import CheckOptions
+
+        with self._parts.operation(cancel) as token:
+            return check(self.metadata, self.content, options=options or CheckOptions(), cancel=token)
 
     def repair(
         self, report: CheckReport, *, observer: Observer | None = None, cancel: CancelToken | None = None
     ) -> RepairReport:
         """Fetch again what a check found damaged or missing, and hash what came."""
-        return self._maintenance.repair(report, observer, cancel)
+        with self._parts.loading():
+            from imagestore.store.maintenance.repair import Repairer
+
+        with self._parts.operation(cancel, observer) as token:
+            heard = observer or self._parts.observer
+            return Repairer(self.metadata, self.content, self.registry, heard, token).run(report)
 
     def backup(self, target: Path) -> None:
         """Copy the records, without content, to a new file; other work goes on.
@@ -572,6 +721,9 @@ class ImageStore:
         In a forked child it ends and closes nothing of the parent's.
         """
         self._parts.close()
+
+    def __repr__(self) -> str:
+        return f"<ImageStore {self.name}>"
 
     def __enter__(self) -> Self:
         return self

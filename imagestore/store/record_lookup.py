@@ -88,6 +88,11 @@ def pinned_by(config: Config) -> frozenset[str]:
     return frozenset(canonical(text) or text for text in config.settings.pinned_images.values())
 
 
+def keys(records: Iterable[ImageRecord]) -> tuple[tuple[str, str], ...]:
+    """(reference, runtime handler) of records."""
+    return tuple((record.reference, record.handler) for record in records)
+
+
 def by_name(metadata: MetadataStore, text: str) -> list[ImageRecord]:
     """Records under a reference, of every handler; empty if the text is no reference.
 
@@ -184,13 +189,13 @@ class RemovalRule:
             if it has none, all handlers'.
         default_handler: see there.
         is_for_all: every handler's, by name too.
-        only_name: other references of the same image stay, as with docker; else they go too, as in CRI.
+        all_names: a name means all references of its image, as in CRI; else only itself, as with docker.
     """
 
     handler: str | None
     default_handler: str
     is_for_all: bool = False
-    only_name: bool = False
+    all_names: bool = False
 
     def chosen(self, images: set[tuple[str, str]]) -> list[tuple[str, str]]:
         """Of the images under a reference, by handler and id, those that are meant, in the order of their removal."""
@@ -221,17 +226,18 @@ def meant(metadata: MetadataStore, text: str, rule: RemovalRule) -> list[ImageRe
 
 
 def to_remove(metadata: MetadataStore, text: str, rule: RemovalRule) -> list[ImageRecord]:
-    """The records that a removal of a name means: per handler the whole image, with all its references, as in CRI.
+    """The records that a removal of a name means.
 
-    With ``only_name`` a reference means its own record, ``name@digest`` what the repository has of that digest,
-    ``name:tag@digest`` the tag's if it leads there; an id or a digest alone means the whole image all the same.
+    A reference means its own record, ``name@digest`` what the repository has of that digest, ``name:tag@digest`` the
+    tag's if it leads there. An id, a digest alone, and with ``all_names`` any name, means the image of each handler
+    with all its references.
 
     Raises:
         InvalidInputError: as meant().
         StoreCorruptError: the index of image ids lacks a record.
     """
     records = meant(metadata, text, rule)
-    own = _by_own_name(records, text) if rule.only_name else None
+    own = None if rule.all_names else _by_own_name(records, text)
     if own is not None:
         return own
     given = {(record.reference, record.handler): record for record in records}

@@ -156,7 +156,7 @@ def _tape_settings(
     except InvalidInputError as problem:
         return problem.with_traceback(None)
     folders = _folders(request.config)
-    return name, SessionSettings(upstream=upstream, is_strict=options.pop("strict", True), folders=folders, **options)
+    return name, SessionSettings(upstream=upstream, strict=options.pop("strict", True), folders=folders, **options)
 
 
 @pytest.fixture

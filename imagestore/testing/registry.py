@@ -55,15 +55,15 @@ class RecordedRegistry:
         """The same for httpx.AsyncClient."""
         return AsyncReplayTransport(self.engine)
 
-    def serve(self, *hosts: str, is_tls: bool = False) -> LoopbackServer:
+    def serve(self, *hosts: str, tls: bool = False) -> LoopbackServer:
         """A loopback server for any client, by default for all ``hosts``; a context manager.
 
-        ``is_tls`` serves HTTPS with a throw-away authority.
+        ``tls`` serves HTTPS with a throw-away authority.
 
         Raises:
             ConfigError: TLS is wanted and the package trustme is missing.
         """
-        return LoopbackServer(self.engine, hosts or self.hosts, authority=Authority() if is_tls else None)
+        return LoopbackServer(self.engine, hosts or self.hosts, authority=Authority() if tls else None)
 
     def proxy(self) -> ProxyServer:
         """An HTTP proxy for clients that use the logical names themselves; a context manager.
@@ -118,7 +118,7 @@ class Registry(RecordedRegistry):
 
 
 class RegistryServer(Registry):
-    """A registry that listens on loopback while the block runs; with ``is_tls`` it speaks HTTPS. See Registry."""
+    """A registry that listens on loopback while the block runs; with ``tls`` it speaks HTTPS. See Registry."""
 
     def __init__(
         self,
@@ -127,10 +127,10 @@ class RegistryServer(Registry):
         auth: BasicAuth | TokenAuth | Mapping[str, BasicAuth | TokenAuth] | None = None,
         faults: Sequence[FaultRule | FaultInjector] = (),
         storage_host: str = "",
-        is_tls: bool = False,
+        tls: bool = False,
     ) -> None:
         super().__init__(images, auth=auth, faults=faults, storage_host=storage_host)
-        self.server = self.serve(is_tls=is_tls)
+        self.server = self.serve(tls=tls)
 
     def __enter__(self) -> Self:
         self.server.__enter__()

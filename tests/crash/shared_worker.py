@@ -224,13 +224,12 @@ class _Worker:
     def _remove(self) -> None:
         count = self._chance.randint(1, min(_MOST_REMOVED, len(self._references)))
         for reference in self._chance.sample(self._references, count):
-            removing = self._chance.choice([self._store.remove, self._store.delete])
-            removing(reference)
+            self._store.remove(reference, collect=self._chance.choice([False, True]))
 
     def _import(self, reference: str) -> None:
         from imagestore import ImportOptions
 
-        options = ImportOptions(images=(reference,), may_replace=True)
+        options = ImportOptions(images=(reference,), replace=True)
         self._store.import_images(self._place.archive, options=options)
 
     def _keep(self, reference: str) -> None:

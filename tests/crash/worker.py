@@ -132,7 +132,7 @@ def _work(place: Place, chance: random.Random) -> None:
                     case "collect":
                         store.collect_garbage()
                     case "delete":
-                        store.delete(reference, runtime_handler=handler)
+                        store.remove(reference, runtime_handler=handler, collect=True)
                     case "clear":
                         _clear(store, place)
                     case "pin":
@@ -161,9 +161,9 @@ def _import(store: ImageStore, handler: str, place: Place, chance: random.Random
 
     options = ImportOptions(
         runtime_handlers=(handler,),
-        has_all_platforms=chance.random() < 0.4,
+        all_platforms=chance.random() < 0.4,
         images=(chance.choice(place.references),),
-        may_replace=True,
+        replace=True,
     )
     store.import_images(chance.choice(place.archives), options=options)
 
@@ -183,7 +183,7 @@ def _clear(store: ImageStore, place: Place) -> None:
     for info in store.content.walk():
         if store.metadata.graph.content_labels(info.digest):
             store.metadata.graph.label_content(info.digest, {})
-    store.delete_each(place.references, all_handlers=True)
+    store.remove(*place.references, all_handlers=True, collect=True)
 
 
 def _keep(store: ImageStore, chance: random.Random) -> None:

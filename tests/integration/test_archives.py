@@ -24,7 +24,7 @@ from tests.unit.store.archive.making import layout_files, saved_files, write
 pytestmark = pytest.mark.integration
 
 KATA = ImportOptions(("kata",))
-EVERY = ImportOptions(("kata",), has_all_platforms=True)
+EVERY = ImportOptions(("kata",), all_platforms=True)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def files_of(path: Path) -> dict[str, bytes]:
 def test_containerd_takes_all_platforms_and_gives_them_back(here: Node, containerd: Containerd, tmp_path: Path) -> None:
     digests = whole(here, tmp_path)
     ours, theirs = tmp_path / "ours.tar", tmp_path / "theirs.tar"
-    here.store.export_images([PYTHON], ours, options=ExportOptions(("kata",), has_all_platforms=True))
+    here.store.export_images([PYTHON], ours, options=ExportOptions(("kata",), all_platforms=True))
     containerd.ctr("images", "import", "--no-unpack", "--all-platforms", str(ours))
     assert containerd.images() == {PYTHON: str(python_image().target.digest)}
     assert containerd.blobs() >= set(digests)
@@ -80,7 +80,7 @@ def test_containerd_takes_all_platforms_and_gives_them_back(here: Node, containe
 def test_our_layout_has_the_members_of_containerds(here: Node, containerd: Containerd, tmp_path: Path) -> None:
     whole(here, tmp_path)
     ours, theirs = tmp_path / "ours.tar", tmp_path / "theirs.tar"
-    here.store.export_images([PYTHON], ours, options=ExportOptions(("kata",), has_all_platforms=True))
+    here.store.export_images([PYTHON], ours, options=ExportOptions(("kata",), all_platforms=True))
     containerd.ctr("images", "import", "--no-unpack", "--all-platforms", str(ours))
     containerd.ctr("images", "export", "--all-platforms", str(theirs), PYTHON)
     mine, other = files_of(ours), files_of(theirs)
@@ -148,7 +148,7 @@ def test_containerd_reads_our_docker_archive(here: Node, containerd: Containerd,
 )
 def test_skopeo_copies_all_platforms_and_back(here: Node, tmp_path: Path, form: ArchiveFormat, transport: str) -> None:
     digests = whole(here, tmp_path)
-    options = ExportOptions(("kata",), has_all_platforms=True, format=form)
+    options = ExportOptions(("kata",), all_platforms=True, format=form)
     here.store.export_images([PYTHON], tmp_path / "ours", options=options)
     source = f"{transport}:{tmp_path / 'ours'}:3"
     assert Digest.of(skopeo("inspect", "--raw", source)) == python_image().target.digest
@@ -199,7 +199,7 @@ def test_skopeo_and_we_read_each_others_docker_archives(here: Node, tmp_path: Pa
 def test_an_index_of_docker_keeps_its_digests_too(here: Node, containerd: Containerd, tmp_path: Path) -> None:
     image = build_index(PLATFORMS, family="docker")
     here.store.import_images(write(tmp_path / "in.tar", layout_files({"a:1": image})), options=EVERY)
-    options = ExportOptions(("kata",), has_all_platforms=True)
+    options = ExportOptions(("kata",), all_platforms=True)
     here.store.export_images(["a:1"], tmp_path / "a.tar", options=options)
     containerd.ctr("images", "import", "--no-unpack", "--all-platforms", str(tmp_path / "a.tar"))
     assert containerd.images() == {"docker.io/library/a:1": str(image.target.digest)}

@@ -35,7 +35,7 @@ with RegistryServer({name: build_index(["linux/amd64"], seed=name)}) as server, 
 NAMES = """
 import json, sys
 from imagestore import ImageStore
-with ImageStore(sys.argv[1], is_making=False) as store:
+with ImageStore(sys.argv[1]) as store:
     print(json.dumps([image.reference for image in store.list() if image.reference.startswith("registry.example/")]))
 """
 WORK = """

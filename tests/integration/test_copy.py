@@ -110,7 +110,7 @@ def test_a_second_copy_sends_nothing(one: DockerRegistry, two: DockerRegistry, s
 
 
 def test_a_dry_run_says_what_would_be_sent(one: DockerRegistry, two: DockerRegistry, store: ImageStore) -> None:
-    planned = store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1", options=CopyOptions(is_dry_run=True))
+    planned = store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1", options=CopyOptions(dry_run=True))
     assert planned.sent == sum(blob.descriptor.size for blob in planned.blobs) > 3 << 20
     assert httpx.get(f"http://{two.address}/v2/app/tags/list").status_code == 404
 
@@ -138,7 +138,7 @@ def test_a_registry_that_wants_all_manifests_refuses_a_sparse_index(
     one: DockerRegistry, two: DockerRegistry, store: ImageStore
 ) -> None:
     with pytest.raises(InvalidInputError, match="without all its manifests; 1 are left out: linux/arm64") as caught:
-        store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1", options=CopyOptions(has_all_handlers=True))
+        store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1", options=CopyOptions(all_handlers=True))
     assert "--all-platforms" in caught.value.hint
     assert httpx.get(f"http://{two.address}/v2/app/manifests/1").status_code == 404
 
@@ -181,7 +181,7 @@ def test_a_copy_into_the_store_has_the_name_alone(one: DockerRegistry, store: Im
     one.push("team/app", "2", other)
     with pytest.raises(AlreadyExistsError):
         store.copy(f"{one.address}/team/app:2", "store:kept.example/app:1")
-    store.copy(f"{one.address}/team/app:2", "store:kept.example/app:1", options=CopyOptions(may_replace=True))
+    store.copy(f"{one.address}/team/app:2", "store:kept.example/app:1", options=CopyOptions(replace=True))
     assert [image.id for image in store.list()] == [other.manifests[0].config.digest]
 
 
@@ -206,13 +206,13 @@ def sign(registry: DockerRegistry) -> None:
 
 def test_referrers_go_along(one: DockerRegistry, two: DockerRegistry, store: ImageStore) -> None:
     sign(one)
-    report = store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1", options=CopyOptions(has_referrers=True))
+    report = store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1", options=CopyOptions(referrers=True))
     assert report.referrers == 1
     listed = inspected(two, f"app:{TAG}")["manifests"]
     assert [(each["digest"], each["artifactType"]) for each in listed] == [
         (str(SIGNATURE.target.digest), SIGNATURE.target.artifact_type)
     ]
-    again = store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1", options=CopyOptions(has_referrers=True))
+    again = store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1", options=CopyOptions(referrers=True))
     assert again.sent == 0
     assert len(inspected(two, f"app:{TAG}")["manifests"]) == 1
 
@@ -368,9 +368,7 @@ def test_a_login_on_standard_input_is_for_the_destination(tmp_path: Path) -> Non
 def test_ctr_fetches_what_was_copied(
     one: DockerRegistry, two: DockerRegistry, store: ImageStore, tmp_path: Path
 ) -> None:
-    report = store.copy(
-        f"{one.address}/team/app:1", f"{two.address}/app:1", options=CopyOptions(has_all_platforms=True)
-    )
+    report = store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1", options=CopyOptions(all_platforms=True))
     (tmp_path / "containerd").mkdir()
     with private_containerd(tmp_path / "containerd") as containerd:
         containerd.ctr("content", "fetch", "--plain-http", "--all-platforms", f"{two.address}/app:1")

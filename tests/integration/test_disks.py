@@ -280,7 +280,7 @@ with ImageStore(disk / "store", registry=client, host=host) as store:
                 if chance.random() < 0.9:
                     store.pull(chance.choice(names))
                 else:
-                    store.delete(chance.choice(names))
+                    store.remove(chance.choice(names), collect=True)
                     removed.append(seed)
             except StoreFullError:
                 refused.append(seed)
@@ -293,7 +293,7 @@ with ImageStore(disk / "store", registry=client, host=host) as store:
     for each in workers:
         each.join()
     for image in list(store.list()):
-        store.delete(image.reference)
+        store.remove(image.reference, collect=True)
     store.collect_garbage()
     print(bool(refused), bool(removed), len(list(store.content.walk())))
 """

@@ -147,7 +147,7 @@ class TestStandstill:
                 other.execute("SELECT * FROM image FOR UPDATE")
                 with pytest.raises(StoreBusyError):
                     store.remove(name)
-            assert store.remove(name)
+            assert store.remove(name).removed
 
 
 class TestLostMachines:

@@ -260,7 +260,7 @@ class TestOpening:
 
     def test_who_only_reads_makes_none(self, shared_place: SharedPlace) -> None:
         with pytest.raises(StoreMissingError):
-            imagestore.ImageStore(shared_place.url, content=shared_place.content, is_making=False)
+            imagestore.ImageStore(shared_place.url, content=shared_place.content, create=False)
 
     def test_a_closed_store_says_so(self, shared_place: SharedPlace, name: str) -> None:
         store = shared_place.open()

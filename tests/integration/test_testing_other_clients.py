@@ -144,7 +144,7 @@ def test_a_real_registry_is_recorded_and_replayed_the_same(tmp_path: Path) -> No
                 source = "docker://registry.example/app/image:1"
                 run(skopeo, "copy", "--all", source, f"dir:{tmp_path}/live", more=server.environment())
             path = save_tape(tmp_path / "tapes" / "one", recorder.tape())
-    with replay(path, is_strict=True) as playing, playing.serve() as server:
+    with replay(path, strict=True) as playing, playing.serve() as server:
         source = f"docker://{server.reference('registry.example/app/image:1')}"
         run(skopeo, "copy", "--all", "--src-tls-verify=false", source, f"dir:{tmp_path}/replayed")
     live, replayed = (
@@ -155,7 +155,7 @@ def test_a_real_registry_is_recorded_and_replayed_the_same(tmp_path: Path) -> No
 
 def test_a_password_given_to_skopeo_is_in_no_file(tmp_path: Path) -> None:
     skopeo, password = need("skopeo"), "correct-horse-battery"
-    auth = TokenAuth(users={"alice": password}, is_anonymous_allowed=False)
+    auth = TokenAuth(users={"alice": password}, allow_anonymous=False)
     blobs = BlobFolder(str(tmp_path / "blobs"))
     with RegistryServer({"upstream.invalid/app:1": build_index(["linux/amd64"])}, auth=auth) as real:
         places = {"registry.example": real.server.url_of("upstream.invalid")}

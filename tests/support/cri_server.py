@@ -65,7 +65,7 @@ def cri_server(
     meter: PullMeter | None = None,
     has_containerd: bool = False,
     readiness: Readiness | None = None,
-    is_for_kubelet: bool = False,
+    for_kubelet: bool = False,
 ) -> Iterator[CriServer]:
     """Serve a store while the block runs, with containerd's services if wanted, and close it."""
     # A socket's path may have 107 bytes, which pytest's folders can exceed.
@@ -76,7 +76,7 @@ def cri_server(
     async def serve() -> None:
         server = grpc.aio.server(interceptors=[CallInterceptor(CallWatch())], options=_OPTIONS)
         pulls = PullQueue(limit=limit, waiting=waiting, meter=meter)
-        services = add_cri(server, workers, pulls, readiness, is_for_kubelet=is_for_kubelet)
+        services = add_cri(server, workers, pulls, readiness, for_kubelet=for_kubelet)
         if has_containerd:
             add_containerd(server, workers)
         path = str(folder / "cri.sock")

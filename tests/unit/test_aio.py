@@ -82,7 +82,7 @@ async def test_an_image_is_pulled_listed_and_removed(tmp_path: Path, server: Reg
         assert await store.list(after=(image.reference, image.runtime_handler), limit=1) == []
         assert (await store.get(reference)).id == image.id
         assert (await store.match(reference))[image.runtime_handler].chosen is not None
-        assert len(await store.remove(reference)) == 1
+        assert len((await store.remove(reference)).removed) == 1
         assert (await store.collect_garbage()).bytes_freed > 2 * MIB
         with pytest.raises(ImageNotFoundError):
             await store.get(reference)

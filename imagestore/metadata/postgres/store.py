@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class PostgresMetadataStore:
     """The records of a scope, and its index of the bucket's objects; arguments and errors are PostgresDatabase's."""
 
-    def __init__(self, url: str, *, scope: str = DEFAULT_SCOPE, is_making: bool = True) -> None:
+    def __init__(self, url: str, *, scope: str = DEFAULT_SCOPE, create: bool = True) -> None:
         self._url = url
-        self.database = PostgresDatabase(url, scope=scope, is_making=is_making)
+        self.database = PostgresDatabase(url, scope=scope, is_making=create)
         tables = PostgresTables(self.database)
         self.leases = Leases(tables)
         self.images = Images(tables, self.leases)

@@ -162,7 +162,7 @@ class RoundTrip:
             # A peer may send the framing of chunks slowly, without a byte of the body.
             if self._read_seconds is not None and time.monotonic() - started > self._read_seconds:
                 raise httpx.ReadTimeout("nothing of the body came")
-            data = self._receive()
+            data = self._connection.receive(self._read_seconds, self._exchange)
             if not data:
                 # A cancellation ends the connection too, which is no end of a body.
                 self._exchange.check()
@@ -195,7 +195,7 @@ class RoundTrip:
         while (event := self._parsed()) is None:
             if self._received > MAX_HEAD_BYTES:
                 raise httpx.RemoteProtocolError(f"a head of more than {MAX_HEAD_BYTES} bytes")
-            data = self._receive()
+            data = self._connection.receive(self._read_seconds, self._exchange)
             if not data:
                 raise httpx.ReadError("peer closed connection without sending a whole answer")
             # h11 waits for a whole head; a peer of another protocol may never send one.
@@ -205,9 +205,6 @@ class RoundTrip:
             self._received += len(data)
             self._machine.receive_data(data)
         return event
-
-    def _receive(self) -> bytes:
-        return self._connection.receive(self._read_seconds, self._exchange)
 
     def _parsed(self) -> h11.Event | None:
         try:

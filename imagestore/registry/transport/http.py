@@ -12,12 +12,13 @@ cancellation that ends a blocked read, and the package's own errors, whose URLs 
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import threading
 import time
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http.cookiejar import CookieJar
 from typing import TYPE_CHECKING, Final
 
@@ -82,37 +83,36 @@ class HttpSender:
         self._contexts: dict[tuple[ConnectionSettings, bool], tuple[tls.Stamp, ssl.SSLContext]] = {}
         self._transports: dict[object, tuple[ssl.SSLContext | None, httpx.BaseTransport]] = {}
         self._peers = addresses.PeerMemory()
+        # Of the endpoint that requests are for; without one, every host counts as the user's.
+        self._home: Origin | None = None
+        self._settings = _NO_SETTINGS
+        self._trusted_hosts: frozenset[str] = frozenset()
 
     def bound(
         self, home: Origin, settings: ConnectionSettings, *, trusted_hosts: frozenset[str] = frozenset()
     ) -> Sender:
-        """A sender for one registry endpoint.
+        """A sender for one registry endpoint, over the same connections.
 
         It uses the endpoint's connection settings. If the endpoint is public, it refuses requests to private addresses
         that the endpoint named (in a redirect or a token realm), unless the operator trusts the host.
         """
-        return _BoundSender(self, home, settings, trusted_hosts)
+        bound = copy.copy(self)
+        bound._home, bound._settings, bound._trusted_hosts = home, settings, trusted_hosts
+        return bound
 
     def public_only(self) -> Sender:
         """A sender for hosts that only a document names: no settings, public addresses only."""
-        return _BoundSender(self, _NOWHERE, _NO_SETTINGS, frozenset())
+        return self.bound(_NOWHERE, _NO_SETTINGS)
 
-    def send(
-        self,
-        request: httpx.Request,
-        *,
-        cancel: CancelToken,
-        home: Origin | None = None,
-        settings: ConnectionSettings = _NO_SETTINGS,
-        trusted_hosts: frozenset[str] = frozenset(),
-    ) -> Response:
-        """See Sender. Without the endpoint that the request is for (``home``), every host counts as the user's."""
+    def send(self, request: httpx.Request, *, cancel: CancelToken) -> Response:
+        """See Sender."""
         cancel.check()
         url = str(request.url)
         origin = urls.origin_of(url)
-        towards = tls.settings_for(origin, home=home, settings=settings)
+        home = self._home
+        towards = tls.settings_for(origin, home=home, settings=self._settings)
         is_elsewhere = home is not None and origin != home
-        is_trusted = origin.host in trusted_hosts
+        is_trusted = origin.host in self._trusted_hosts
         public_only = home is not None and origin != home and not is_trusted and not self._peers.is_private(home)
         proxy = "" if self._given is not None or self._unix_socket else self._proxies.proxy_for(origin)
         transport = self._transport(origin, towards, proxy, public_only=public_only)
@@ -164,7 +164,17 @@ class HttpSender:
         with ExitStack() as stack:
             stack.enter_context(exchange.cancellable())
             with _own_errors(exchange, host, "while waiting for a response", proxy):
-                answer = self._sent(request, exchange, host)
+                before = _is_ours.set(True)
+                try:
+                    answer = self._client.send(request, stream=True)
+                except (httpx.RemoteProtocolError, httpx.InvalidURL, ValueError) as error:
+                    # httpx parses a redirect's target even if it doesn't follow it; idna raises ValueError for invalid
+                    # hosts.
+                    if not exchange.is_answered:
+                        raise
+                    raise ProtocolError(f"{host}: redirects to an address that can't be read", host=host) from error
+                finally:
+                    _is_ours.reset(before)
             stack.callback(_close, answer)
             # Callbacks run in reverse order: first detach the cancel token, then give the connection back.
             stack.callback(exchange.finish)
@@ -185,18 +195,6 @@ class HttpSender:
             # Through a tunnel, responses come from the host itself.
             shown = urls.shown(proxy) if request.url.scheme == "http" else ""
             return Response(answer, readinto=_readinto, on_close=stack.pop_all().close, proxy=shown)
-
-    def _sent(self, request: httpx.Request, exchange: Exchange, host: str) -> httpx.Response:
-        before = _is_ours.set(True)
-        try:
-            return self._client.send(request, stream=True)
-        except (httpx.RemoteProtocolError, httpx.InvalidURL, ValueError) as error:
-            # httpx parses a redirect's target even if it doesn't follow it; idna raises ValueError for invalid hosts.
-            if exchange.is_answered:
-                raise ProtocolError(f"{host}: redirects to an address that can't be read", host=host) from error
-            raise
-        finally:
-            _is_ours.reset(before)
 
     def _transport(
         self, origin: Origin, settings: ConnectionSettings, proxy: str, *, public_only: bool
@@ -234,22 +232,6 @@ class HttpSender:
             return ProxiedTransport(proxy, context, keep_alive_seconds=keep_alive)
         return DirectTransport(
             context, public_only=public_only, unix_socket=self._unix_socket, keep_alive_seconds=keep_alive
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _BoundSender:
-    """An HttpSender on behalf of one endpoint."""
-
-    sender: HttpSender
-    home: Origin
-    settings: ConnectionSettings
-    trusted_hosts: frozenset[str]
-
-    def send(self, request: httpx.Request, *, cancel: CancelToken) -> Response:
-        """See Sender; the endpoint decides the settings and which private addresses are allowed."""
-        return self.sender.send(
-            request, cancel=cancel, home=self.home, settings=self.settings, trusted_hosts=self.trusted_hosts
         )
 
 

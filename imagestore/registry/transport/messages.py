@@ -27,7 +27,8 @@ _MAX_HEADER_BYTES: Final = 64 * 1024
 _PIECE_BYTES: Final = 64 * 1024
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
-_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+#: Statuses of redirects that are followed.
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 # Those that keep the method; the others turn a write into a GET (RFC 9110, section 15.4).
 _SAME_METHOD: Final = frozenset({307, 308})
 # The header fields that another host gets: what is wanted, and what the body is.
@@ -207,15 +208,17 @@ class Sender(Protocol):
         """
 
 
-def follow_redirects(
+def next_request(
     request: httpx.Request,
-    send: Callable[[httpx.Request], Response],
-    *,
+    response: Response,
     home: Origin,
+    seen: set[str],
     most: int,
     body: Callable[[], Iterable[bytes]] | None = None,
-) -> Response:
-    """Send a request and follow at most so many redirects; ``home`` is the origin whose secrets it may carry.
+) -> httpx.Request:
+    """The request that a redirect asks for; ``home`` is the origin whose secrets it may carry.
+
+    ``seen`` has the addresses that were asked, and gets the new one; at most so many redirects are followed.
 
     Blobs are usually served by a storage host under a signed URL. ``Authorization`` and every configured header are
     dropped as soon as scheme, host or port differ from the registry's, and are not restored when a later hop returns
@@ -224,25 +227,8 @@ def follow_redirects(
     A write is repeated where a 307 or 308 sends it, with the pieces of its ``body`` from the beginning.
 
     Raises:
-        ProtocolError: a redirect can't be followed, or there are too many.
+        ProtocolError: the redirect can't be followed, or there were too many.
     """
-    seen = {str(request.url)}
-    while True:
-        response = send(request)
-        if response.status not in _REDIRECTS:
-            return response
-        with response:
-            request = _next_request(request, response, home, body)
-        if str(request.url) in seen or len(seen) > most:
-            host = urls.host_port(home)
-            message = f"{host}: redirects in a circle or more than {most} times"
-            raise ProtocolError(message, host=host, status=response.status)
-        seen.add(str(request.url))
-
-
-def _next_request(
-    request: httpx.Request, response: Response, home: Origin, body: Callable[[], Iterable[bytes]] | None
-) -> httpx.Request:
     here = urls.origin_of(str(request.url))
     host, status = urls.host_port(here), response.status
     location = response.headers.get("Location", "").strip()
@@ -258,4 +244,10 @@ def _next_request(
     if here.scheme == "https" and there.scheme != "https":
         message = f"{host}: redirects from https to {urls.shown(target)}, which is not encrypted"
         raise ProtocolError(message, host=host, status=status)
-    return redirected(request, target, only=None if there == home == here else _KEPT_ELSEWHERE, body=body)
+    following = redirected(request, target, only=None if there == home == here else _KEPT_ELSEWHERE, body=body)
+    if str(following.url) in seen or len(seen) > most:
+        host = urls.host_port(home)
+        message = f"{host}: redirects in a circle or more than {most} times"
+        raise ProtocolError(message, host=host, status=status)
+    seen.add(str(following.url))
+    return following

@@ -53,17 +53,17 @@ class ExportOptions:
 
     Attributes:
         runtime_handlers: whose images; empty means the default handler's.
-        has_all_handlers: every handler's, instead.
+        all_handlers: every handler's, instead.
         platform: only this platform's manifest, of any handler, in text form; empty means the handlers'.
-        has_all_platforms: every manifest that the store has whole, for any handler.
+        all_platforms: every manifest that the store has whole, for any handler.
         format: of the archive.
         shape: what a name leads to.
     """
 
     runtime_handlers: tuple[str, ...] = ()
-    has_all_handlers: bool = False
+    all_handlers: bool = False
     platform: str = ""
-    has_all_platforms: bool = False
+    all_platforms: bool = False
     format: ArchiveFormat = ArchiveFormat.OCI_ARCHIVE
     shape: ExportShape = ExportShape.INDEX
 
@@ -102,7 +102,7 @@ def find_records(
                     f"image {name!r} is not in the store under runtime handler {lacking[0]!r}",
                     hint=record_lookup.missing_hint(name),
                 )
-        elif not (options.has_all_handlers or options.has_all_platforms or options.platform):
+        elif not (options.all_handlers or options.all_platforms or options.platform):
             record = record_lookup.find(metadata, name, None, default_handler)
             records = [] if record is None else [record]
         if not records:
@@ -220,7 +220,7 @@ class ExportWork:
                 raise ContentNotFoundError(
                     f"{reference}: {found.label} lacks content {found.missing[0]}", hint="pull the image again"
                 )
-        if self.options.has_all_platforms:
+        if self.options.all_platforms:
             return whole
         return [found for found in whole if found.descriptor.digest in wanted]
 

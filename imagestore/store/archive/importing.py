@@ -12,6 +12,7 @@ A failure leaves the store as it was, by the rules of a pull.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -31,7 +32,7 @@ from imagestore.oci.media_types import OCI_INDEX
 from imagestore.oci.select import select
 from imagestore.platforms import format_all
 from imagestore.store import leases
-from imagestore.store.archive import import_names
+from imagestore.store.archive import import_names, source
 from imagestore.store.archive.docker_archive import DockerManifestComparison
 from imagestore.store.archive.import_content import ContentImporter, ImportPlan
 from imagestore.store.archive.index_survey import survey
@@ -46,7 +47,8 @@ from imagestore.store.pull.undo import undone_on_failure
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    import os
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from imagestore.config import Config, HandlerPlatform
     from imagestore.content.api import ContentStore
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from imagestore.store.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
     from imagestore.store.archive.index_survey import SurveyedManifest
     from imagestore.store.archive.source import Source
+    from imagestore.store.parts import StoreParts
     from imagestore.store.pull.choice import Choice
     from imagestore.store.pull.verify import ImageVerifier
     from imagestore.util.cancel import CancelToken
@@ -76,21 +79,21 @@ class ImportOptions:
 
     Attributes:
         runtime_handlers: whose matchers choose; empty means the configured default handler.
-        has_all_handlers: every configured handler that the image has something for, instead.
+        all_handlers: every configured handler that the image has something for, instead.
         platform: instead of the handlers' own platforms, in text form; empty means theirs.
-        has_all_platforms: keep also the manifests that no handler chose, with all their content.
+        all_platforms: keep also the manifests that no handler chose, with all their content.
         images: names in the archive; empty means all.
         name: the reference to record, for an archive (or choice) of one image; empty means the archive's.
-        may_replace: move records that lead to other content.
+        replace: move records that lead to other content.
     """
 
     runtime_handlers: tuple[str, ...] = ()
-    has_all_handlers: bool = False
+    all_handlers: bool = False
     platform: str = ""
-    has_all_platforms: bool = False
+    all_platforms: bool = False
     images: tuple[str, ...] = ()
     name: str = ""
-    may_replace: bool = False
+    replace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +122,39 @@ def handlers_for(
     Raises:
         UnknownRuntimeHandlerError: one of them isn't configured.
     """
-    chosen = config.handlers if options.has_all_handlers else options.runtime_handlers or ("",)
+    chosen = config.handlers if options.all_handlers else options.runtime_handlers or ("",)
     names = dict.fromkeys(config.handler(name).name for name in chosen)
     return {name: config.handler_platform(name, host=host, explicit=platform) for name in names}
+
+
+@contextlib.contextmanager
+def opened(
+    parts: StoreParts,
+    archive: str | os.PathLike[str],
+    options: ImportOptions | None,
+    observer: Observer | None,
+    cancel: CancelToken | None,
+) -> Iterator[ImportWork]:
+    """An import that is about to run; the archive is open until the end of the block.
+
+    Raises:
+        UnknownRuntimeHandlerError, InvalidPlatformError: an option names what isn't there.
+        InvalidInputError, StoreError: the archive can't be opened, or the store has no room.
+    """
+    content, chosen = parts.content, options or ImportOptions()
+    platform = parts.platform(chosen.platform or None)
+    handlers = handlers_for(parts.config, chosen, host=parts.host, platform=platform)
+    content.check_room()
+    # An archive that can't be read at any place is copied twice: there must be room for both.
+    room = content.free_bytes() // 2
+    with (
+        parts.operation(cancel, observer) as token,
+        source.opened(source.path_of(archive), scratch=content.scratch, limit_bytes=room, cancel=token) as files,
+    ):
+        shared = (content, parts.metadata, observer or parts.observer, token, parts.verifier)
+        yield ImportWork(files, handlers, chosen, *shared)
+        # What can't be pulled again.
+        parts.metadata.keep_copy(at_once=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +252,7 @@ class ImportWork:
         return for_each_handler(
             self.handlers,
             _plan,
-            is_lenient=self.options.has_all_handlers,
+            is_lenient=self.options.all_handlers,
             observer=self.observer,
             nothing_for_it=(NoMatchingManifestError, ContentNotFoundError),
         )
@@ -252,11 +285,11 @@ class ImportWork:
         target = self._target(reference, image, chooser, documents)
         choice = chooser.complete(chooser.choose(target, documents), documents)
         record = choice.record(str(reference), chooser.handler, chooser.wanted_text)
-        is_strict = self.is_strict or self.options.has_all_handlers
+        is_strict = self.is_strict or self.options.all_handlers
         if is_strict and not chooser.wanted.matcher.match(record.platform):
             # A single manifest, taken with a warning by a handler that the caller named; this one was not named.
             raise NoMatchingManifestError(str(reference), chooser.wanted_text, [format_all(record.platform)])
-        others = self._others(choice, documents, origin) if self.options.has_all_platforms else ()
+        others = self._others(choice, documents, origin) if self.options.all_platforms else ()
         plan = ImportPlan.of(reference, choice, record, others, documents)
         self._check_content(plan, origin)
         return plan
@@ -307,7 +340,7 @@ class ImportWork:
         """Check that no name would be moved that may not be, and return the records of these names that are here."""
         here = self.metadata.images.get_many([plan.key for plan in plans])
         records = (plan.record for plan in plans)
-        import_names.check_free(here, records, origin.has, may_replace=self.options.may_replace)
+        import_names.check_free(here, records, origin.has, may_replace=self.options.replace)
         return here
 
     def _joined(self, plan: ImportPlan, current: ImageRecord | None) -> ImageRecord:

@@ -102,6 +102,20 @@ def size_of(source: Source, name: str) -> int:
     raise DocumentError(source.what, [fault])
 
 
+def path_of(archive: str | os.PathLike[str]) -> str:
+    """An archive's path as text.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    path = os.fspath(archive)
+    if not path or "\0" in path:
+        raise InvalidInputError(
+            f"archive {path!r}: is no path", hint="name a file, a folder, a pipe, or - for a stream"
+        )
+    return path
+
+
 @contextlib.contextmanager
 def opened(path: str, *, scratch: Path, limit_bytes: int, cancel: CancelToken) -> Iterator[Source]:
     """Open an archive for a block of work.

@@ -64,9 +64,9 @@ def find_stored(
 def _as_export(options: CopyOptions) -> exporting.ExportOptions:
     return exporting.ExportOptions(
         options.runtime_handlers,
-        options.has_all_handlers,
+        options.all_handlers,
         options.platform,
-        options.has_all_platforms,
+        options.all_platforms,
         shape=exporting.ExportShape.INDEX if options.keeps_index else exporting.ExportShape.MANIFEST,
     )
 
@@ -116,7 +116,7 @@ class CopyWork:
         is_registry = destination.kind is LocationKind.REGISTRY
         is_saved = origin.is_archive and found.referrers is None
         # Imported, or exported again: it has the digest that was made at the import.
-        is_kept = origin.kind is not LocationKind.REGISTRY and is_registry and not self.options.has_referrers
+        is_kept = origin.kind is not LocationKind.REGISTRY and is_registry and not self.options.referrers
         is_bound = is_registry and Reference.parse(destination.name).digest is not None
         made = made_manifest(found) if is_saved or is_kept else None
         if made is None or is_bound or destination.kind is LocationKind.DOCKER_ARCHIVE:
@@ -138,7 +138,7 @@ class CopyWork:
         return contextlib.nullcontext(self._chooser().from_registry(self.client, Reference.parse(origin.name)))
 
     def _chooser(self) -> ImageChooser:
-        wanted = importing.ImportOptions(self.options.runtime_handlers, self.options.has_all_handlers)
+        wanted = importing.ImportOptions(self.options.runtime_handlers, self.options.all_handlers)
         handlers = importing.handlers_for(self.config, wanted, host=self.host, platform=self.platform)
         return ImageChooser(handlers, self.options, self.observer, self.cancel)
 
@@ -188,16 +188,16 @@ class CopyWork:
 
     def _write_archive(self, opened: CopySource, destination: ImageLocation) -> CopyReport:
         image = opened.image
-        if self.options.has_referrers and destination.kind is LocationKind.DOCKER_ARCHIVE:
+        if self.options.referrers and destination.kind is LocationKind.DOCKER_ARCHIVE:
             raise no_referrers(str(destination))
         name = Reference.parse(self.options.name) if self.options.name else image.reference
         if name.host == NAMELESS.host:
             raise InvalidInputError(f"{destination}: the image needs a name there", hint="give it one with --name")
-        found = referrers_of(opened, observer=self.observer) if self.options.has_referrers else ()
+        found = referrers_of(opened, observer=self.observer) if self.options.referrers else ()
         image = replace(image, reference=name, referrers=tuple(each.surveyed for each in found))
         written = (*image.manifests, *image.referrers)
         wanted = {child.digest: child for each in written for child in each.descriptors[1:]}
-        if not self.options.is_dry_run:
+        if not self.options.dry_run:
             read = functools.partial(opened.pieces, cancel=self.cancel)
             form = destination.archive_format
             exporting.write_archive(destination.name, form, (image,), read, observer=self.observer, cancel=self.cancel)
@@ -208,5 +208,5 @@ class CopyWork:
             image.left_out,
             tuple(CopiedBlob(each, each.size) for each in wanted.values()),
             len(found),
-            is_dry_run=self.options.is_dry_run,
+            is_dry_run=self.options.dry_run,
         )

@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError
+from imagestore.oci.reference import Reference
+from imagestore.store.archive import importing
 from imagestore.store.archive.contents import NAMELESS
-from imagestore.store.archive.importing import ImportOptions
 from imagestore.store.archive.oci_layout import image_finders
-from imagestore.store.copy.options import LocationKind
+from imagestore.store.copy.options import CopyReport, LocationKind
 from imagestore.store.copy.referrers import find_referrers, no_referrers
 from imagestore.store.copy.sources import LayoutReferrers
 from imagestore.store.copy.stored_referrers import keep_referrers
 from imagestore.store.pull.choice import for_each_handler
+from imagestore.store.pull.pull_work import pull_work
 from imagestore.store.pull.sources import Documents, remove_damaged
+from imagestore.store.tagging import further_reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,11 +29,12 @@ if TYPE_CHECKING:
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
-    from imagestore.oci.reference import Reference
     from imagestore.registry.client import RegistryClient
+    from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.store.archive.source import Source
     from imagestore.store.copy.options import CopyOptions, ImageLocation
     from imagestore.store.copy.sources import ReferrerList
+    from imagestore.store.parts import StoreParts
     from imagestore.store.pull.pull_work import PullWork
     from imagestore.store.pull.sources import Origin
     from imagestore.util.cancel import CancelToken
@@ -46,27 +50,94 @@ def refuse(origin: ImageLocation, options: CopyOptions) -> None:
         raise InvalidInputError(
             f"{origin}: source and destination are both in the store", hint="imagestore tag gives it a further name"
         )
-    if options.is_dry_run:
+    if options.dry_run:
         raise InvalidInputError("a copy into the store has no dry run", hint="imagestore pull --dry-run has")
-    if options.has_referrers and origin.kind is LocationKind.DOCKER_ARCHIVE:
+    if options.referrers and origin.kind is LocationKind.DOCKER_ARCHIVE:
         raise no_referrers(str(origin))
-    if options.has_all_platforms and origin.kind is LocationKind.REGISTRY:
+    if options.all_platforms and origin.kind is LocationKind.REGISTRY:
         raise InvalidInputError(
             "the store keeps what handlers run, not all platforms of a registry's image",
             hint="copy it to an archive with --all-platforms, and import that",
         )
 
 
-def import_options(options: CopyOptions, name: str) -> ImportOptions:
+def copy_here(
+    parts: StoreParts,
+    origin: ImageLocation,
+    name: str,
+    options: CopyOptions,
+    credentials: CredentialLookup | None,
+    observer: Observer,
+    cancel: CancelToken | None,
+) -> CopyReport:
+    """Copy into the store: a pull or an import that is recorded under another name.
+
+    Raises:
+        InvalidInputError, InvalidReferenceError: as refuse(), or the name is none that an image can be given.
+        ImageStoreError: as a pull or an import, and as ReferrerSource.bring().
+    """
+    refuse(origin, options)
+    further = further_reference(name)  # refused before the source is opened
+    if origin.kind is LocationKind.REGISTRY:
+        return _from_registry(parts, origin.name, further, options, credentials, observer, cancel)
+    referrers = 0
+    with importing.opened(parts, origin.name, _import_options(options, name), observer, cancel) as work:
+        there = ReferrerSource.of_archive(work.source, work.cancel) if options.referrers else None
+        records = [image.record for image in work.run().images]
+        if there is not None:
+            referrers = there.bring(records, parts.content, parts.metadata, observer, work.cancel)
+    return _report(further, records, referrers)
+
+
+def _from_registry(
+    parts: StoreParts,
+    origin: str,
+    further: Reference,
+    options: CopyOptions,
+    credentials: CredentialLookup | None,
+    observer: Observer,
+    cancel: CancelToken | None,
+) -> CopyReport:
+    reference, referrers = Reference.parse(origin), 0
+    handlers = list(parts.config.handlers) if options.all_handlers else options.runtime_handlers or ("",)
+    with parts.operation(cancel, observer) as token:
+        works = [
+            pull_work(
+                parts,
+                reference,
+                handler,
+                options.platform or None,
+                observer,
+                token,
+                credentials=credentials,
+                recorded_as=further,
+                may_move=options.replace,
+            )
+            for handler in handlers
+        ]
+        records = pull_each(works, is_lenient=options.all_handlers, observer=observer)
+        if options.referrers:
+            asked = ReferrerSource.of_registry(works[0].client, reference, token)
+            referrers = asked.bring(records, parts.content, parts.metadata, observer, token)
+        parts.metadata.keep_copy()
+    return _report(further, records, referrers)
+
+
+def _report(name: Reference, records: Sequence[ImageRecord], referrers: int) -> CopyReport:
+    platforms = tuple(dict.fromkeys(str(record.platform) for record in records))
+    return CopyReport(f"store:{name}", records[0].target, platforms, (), referrers=referrers)
+
+
+def _import_options(options: CopyOptions, name: str) -> importing.ImportOptions:
     """An import of one image under a name, by a copy's options."""
-    return ImportOptions(
+    return importing.ImportOptions(
         options.runtime_handlers,
-        options.has_all_handlers,
+        options.all_handlers,
         options.platform,
-        options.has_all_platforms,
+        options.all_platforms,
         (options.image,) if options.image else (),
         name,
-        options.may_replace,
+        options.replace,
     )
 
 

@@ -98,37 +98,37 @@ class CopyOptions:
         runtime_handlers: whose manifests. That of one goes alone, those of several go with their index. If no handler
             and no platform is named, a copy from one registry into another takes all, as crane and regctl do, and any
             other the default handler's.
-        has_all_handlers: the manifests of every handler that the image has something for, with their index.
+        all_handlers: the manifests of every handler that the image has something for, with their index.
         platform: this platform's manifest alone, in text form; empty means the handlers'.
-        has_all_platforms: every manifest that the source has, with their index.
-        has_referrers: also what refers to them: signatures, bills of materials. A docker-archive can't carry it, and
+        all_platforms: every manifest that the source has, with their index.
+        referrers: also what refers to them: signatures, bills of materials. A docker-archive can't carry it, and
             the store has it only where it was copied there with this option.
         image: which image of an archive; empty for its only one.
         name: what it is called in an archive; empty for the source's name.
-        may_replace: move a name of the store that leads to other content.
-        is_dry_run: only find out what would be sent.
+        replace: move a name of the store that leads to other content.
+        dry_run: only find out what would be sent.
     """
 
     runtime_handlers: tuple[str, ...] = ()
-    has_all_handlers: bool = False
+    all_handlers: bool = False
     platform: str = ""
-    has_all_platforms: bool = False
-    has_referrers: bool = False
+    all_platforms: bool = False
+    referrers: bool = False
     image: str = ""
     name: str = ""
-    may_replace: bool = False
-    is_dry_run: bool = False
+    replace: bool = False
+    dry_run: bool = False
 
     @property
     def keeps_index(self) -> bool:
         """Whether the index goes along; else one manifest goes alone."""
-        return self.has_all_handlers or self.has_all_platforms or len(set(self.runtime_handlers)) > 1
+        return self.all_handlers or self.all_platforms or len(set(self.runtime_handlers)) > 1
 
     def between(self, origin: ImageLocation, destination: ImageLocation) -> CopyOptions:
         """What they mean for these places."""
-        is_open = not (self.runtime_handlers or self.has_all_handlers or self.platform)
+        is_open = not (self.runtime_handlers or self.all_handlers or self.platform)
         is_between_registries = origin.kind is destination.kind is LocationKind.REGISTRY
-        return replace(self, has_all_platforms=True) if is_open and is_between_registries else self
+        return replace(self, all_platforms=True) if is_open and is_between_registries else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class RegistryTarget:
         wanted = self.reference.digest
         if wanted is not None and wanted != image.target.digest:
             raise DigestMismatchError(str(self.reference), expected=str(wanted), actual=str(image.target.digest))
-        referrers = referrers_of(source, observer=self.observer) if self.options.has_referrers else ()
+        referrers = referrers_of(source, observer=self.observer) if self.options.referrers else ()
         manifests = [found.manifest for found in image.manifests if found.manifest is not None]
         everything = [*manifests, *(each.manifest for each in referrers)]
         blobs = _sent_blobs(everything)
@@ -80,7 +80,7 @@ class RegistryTarget:
         with self.cancel.child() as token:
             writer = self.client.writer(self.reference, cancel=token)
             done = self._copied(source, writer, blobs, token)
-            if not self.options.is_dry_run:
+            if not self.options.dry_run:
                 self._write_documents(source, writer)
                 for subject, found in itertools.groupby(referrers, lambda each: each.subject):
                     writer.referrers(subject, [(each.descriptor, each.raw) for each in found])
@@ -91,7 +91,7 @@ class RegistryTarget:
             image.left_out,
             done,
             len(referrers),
-            self.options.is_dry_run,
+            self.options.dry_run,
         )
 
     def _copied(
@@ -108,7 +108,7 @@ class RegistryTarget:
         mount_from = origin.path if is_same and origin.path != self.reference.path else ""
 
         def _copy(blob: Descriptor) -> CopiedBlob:
-            if self.options.is_dry_run:
+            if self.options.dry_run:
                 return CopiedBlob(blob, 0 if writer.has(blob) else blob.size)
             try:
                 done = writer.blob(blob, lambda offset: source.open(blob, offset, cancel=token), mount_from=mount_from)

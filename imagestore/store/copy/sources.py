@@ -188,7 +188,7 @@ class ImageChooser:
         documents: Documents,
         look: Callable[[Collection[Descriptor]], Collection[Digest]],
     ) -> ExportedImage:
-        if self.options.has_all_platforms:
+        if self.options.all_platforms:
             everything = survey(target, documents, look)
             found = [each for each in everything if each.is_complete]
             left_out = tuple(each.label for each in everything if not each.is_complete)
@@ -210,9 +210,7 @@ class ImageChooser:
             chooser = ManifestChooser(str(reference), handler, self.handlers[handler], self.observer)
             return chooser.complete(chooser.choose(target, documents), documents)
 
-        return for_each_handler(
-            self.handlers, _choose, is_lenient=self.options.has_all_handlers, observer=self.observer
-        )
+        return for_each_handler(self.handlers, _choose, is_lenient=self.options.all_handlers, observer=self.observer)
 
 
 def _found(choice: Choice) -> SurveyedManifest:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
 from imagestore.oci.digest import Digest
-from imagestore.store import record_lookup
+from imagestore.oci.reference import Reference
+from imagestore.store import garbage, record_lookup
 from imagestore.store.garbage import BatchTimer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
     from imagestore.store.record_lookup import RemovalRule
 
@@ -29,18 +31,20 @@ _AT_ONCE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Records that were removed, as (reference, runtime handler), and the bytes that their content took."""
+    """What names removed, or would remove.
 
-    removed: tuple[tuple[str, str], ...]
-    bytes_freed: int
+    Attributes:
+        by_name: (reference, runtime handler) of the records, by the name that meant them; none for a missing image.
+        bytes_freed: what their content took, if it was freed at once.
+    """
 
+    by_name: Mapping[str, tuple[tuple[str, str], ...]]
+    bytes_freed: int = 0
 
-@dataclass(frozen=True, slots=True)
-class Removals:
-    """What several names removed, as (reference, runtime handler) by name, and the bytes freed by all together."""
-
-    removed: Mapping[str, tuple[tuple[str, str], ...]]
-    bytes_freed: int
+    @property
+    def removed(self) -> tuple[tuple[str, str], ...]:
+        """(reference, runtime handler) of all these records, each once."""
+        return tuple(dict.fromkeys(key for keys in self.by_name.values() for key in keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ class Remover:
                     roots.update(self.metadata.images.drop(going))
                     going = []
                     records = record_lookup.to_remove(self.metadata, name, self.rule)
-                    keys = tuple((record.reference, record.handler) for record in records)
+                    keys = record_lookup.keys(records)
                 self.removed[name] = keys
                 going += keys
                 gone.update(keys)
@@ -103,6 +107,49 @@ class Remover:
             raise
         roots.update(record_lookup.drop_hidden(self.metadata, gone, self.rule.default_handler))
         return roots
+
+
+def remove(
+    metadata: MetadataStore, content: ContentStore, names: Iterable[str], rule: RemovalRule, *, collect: bool
+) -> Removal:
+    """Remove the records that names mean, and with ``collect`` their content; raises what ImageStore.remove() does."""
+    if collect:
+        metadata.graph.refuse_damaged_indexes()
+    remover = Remover(metadata, rule)
+    try:
+        removed, roots = remover.remove(names)
+    except InvalidInputError as error:
+        error.report = Removal(remover.removed)
+        raise
+    if not collect:
+        return Removal(removed)
+    swept = garbage.collect_from(metadata, content, roots)
+    report = Removal(removed, sum(swept.freed.values()))
+    swept.check(report)
+    return report
+
+
+def untag(metadata: MetadataStore, reference: str, rule: RemovalRule) -> tuple[tuple[str, str], ...]:
+    """Remove a reference of images that have another one; returns (reference, runtime handler) of the records.
+
+    Raises:
+        ImageNotFoundError, InvalidReferenceError: there is no such record, or the text is no reference.
+        InvalidInputError: an image has no other reference; nothing is removed.
+    """
+    exact = str(Reference.parse(reference))
+    records = [each for each in record_lookup.meant(metadata, exact, rule) if each.reference == exact]
+    if not records:
+        raise record_lookup.not_found(reference, rule.handler)
+    with metadata.exclusive():
+        for each in records:
+            if len(metadata.images.find(image_id_prefix=str(each.image_id), handler=each.handler)) < 2:
+                raise InvalidInputError(
+                    f"image {each.reference!r} has no other reference under runtime handler {each.handler!r}",
+                    hint="to remove the image: imagestore rmi",
+                )
+        removed = record_lookup.keys(metadata.images.remove(record_lookup.keys(records)))
+        record_lookup.drop_hidden(metadata, removed, rule.default_handler)
+        return removed
 
 
 def keys_to_remove(metadata: MetadataStore, texts: Iterable[str], rule: RemovalRule) -> Keys:
@@ -128,7 +175,7 @@ def keys_to_remove(metadata: MetadataStore, texts: Iterable[str], rule: RemovalR
             references[text] = reference
     _look_up(references.values() - named.keys())
     meant = {text: rule.chosen(named[each]) for text, each in references.items() if each in named}
-    if rule.only_name:
+    if not rule.all_names:
         return {text: tuple((references[text], handler) for handler, _ in images) for text, images in meant.items()}
     keys: dict[tuple[str, str], list[tuple[str, str]]] = {}
     ids = {(image_id, handler) for images in meant.values() for handler, image_id in images}

@@ -169,19 +169,16 @@ class FetchPipeline(Generic[T, R]):
     def _receive_all(self) -> None:
         self._busy.append(threading.get_ident())
         try:
-            self._receive_each()
+            while (item := take(self._todo)) is not None:
+                try:
+                    received = self._receive(item)
+                except BaseException as error:  # noqa: BLE001 - raised at the end of the block
+                    self._fail(error)
+                    return
+                if received is not None:
+                    self.commit(received)
         finally:
             self._busy.remove(threading.get_ident())
-
-    def _receive_each(self) -> None:
-        while (item := take(self._todo)) is not None:
-            try:
-                received = self._receive(item)
-            except BaseException as error:  # noqa: BLE001 - raised at the end of the block
-                self._fail(error)
-                return
-            if received is not None:
-                self.commit(received)
 
     def _commit_one(self) -> None:
         self._busy.append(threading.get_ident())

@@ -13,7 +13,7 @@ could use them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import imagestore.platforms as platforms
@@ -48,15 +48,53 @@ if TYPE_CHECKING:
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
+    from imagestore.platforms import Platform
     from imagestore.registry.client import RegistryClient
+    from imagestore.registry.credentials.model import CredentialLookup
+    from imagestore.store.parts import StoreParts
     from imagestore.store.pull.choice import Choice
     from imagestore.store.pull.verify import ImageVerifier
     from imagestore.util.cancel import CancelToken
 
 
-@dataclass(frozen=True, slots=True)
+def pull_work(
+    parts: StoreParts,
+    reference: Reference,
+    runtime_handler: str,
+    platform: str | Platform | None,
+    observer: Observer,
+    cancel: CancelToken,
+    *,
+    credentials: CredentialLookup | None = None,
+    recorded_as: Reference | None = None,
+    may_move: bool = True,
+) -> PullWork:
+    """A pull for one handler; what can be refused without a request is refused here.
+
+    Raises:
+        InvalidPlatformError, UnknownRuntimeHandlerError.
+    """
+    config = parts.config
+    handler = config.handler(runtime_handler).name
+    return PullWork(
+        reference=reference,
+        handler=handler,
+        wanted=config.handler_platform(handler, host=parts.host, explicit=parts.platform(platform)),
+        content=parts.content,
+        metadata=parts.metadata,
+        client=parts.client(observer, credentials),
+        observer=observer,
+        cancel=cancel,
+        parallel=config.settings.max_concurrent_downloads,
+        verifier=parts.verifier,
+        recorded_as=recorded_as,
+        may_move=may_move,
+    )
+
+
+@dataclass(slots=True)
 class PullWork:
-    """One pull.
+    """One pull, which runs or is planned once.
 
     Attributes:
         handler: resolved name of the runtime handler, never empty.
@@ -79,6 +117,12 @@ class PullWork:
     verifier: ImageVerifier = NO_VERIFIER
     recorded_as: Reference | None = None
     may_move: bool = True
+    _documents: Documents = field(init=False)
+    _chooser: ManifestChooser = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._documents = Documents(self.content, self.client, self.reference, self.cancel)
+        self._chooser = ManifestChooser(str(self.reference), self.handler, self.wanted, self.observer)
 
     @property
     def name(self) -> str:
@@ -94,14 +138,14 @@ class PullWork:
             NoMatchingManifestError: the image has nothing for the wanted platform; carries the explanation.
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
-        target, raw = self._resolve()
+        target = self._resolve()
         self.check_free(target)
         current = self.current(target)
-        if current is not None:
-            for warning in current.warnings:
-                self.observer(Noticed(warning))
-            return current
-        return self._resolved(target, raw).run()
+        if current is None:
+            return self._fetch(target)
+        for warning in current.warnings:
+            self.observer(Noticed(warning))
+        return current
 
     def plan(self, planned: AbstractSet[Digest] = frozenset()) -> PullPlan:
         """Say what run() would fetch, without storing anything.
@@ -112,18 +156,21 @@ class PullWork:
         Raises:
             The same as run(), but for what only fetching can show.
         """
-        return self._resolved(*self._resolve()).plan(planned)
-
-    def _resolved(self, target: Descriptor, raw: bytes | None) -> ResolvedPull:
-        return ResolvedPull(self, target, raw)
+        target, documents = self._resolve(), self._documents
+        choice = self._chooser.complete(self._chooser.choose(target, documents), documents)
+        is_current = self.current(target) is not None
+        # A record that is up to date is taken as it is.
+        damaged = frozenset[Digest]() if is_current else documents.take_damaged()
+        blobs = planned_blobs(choice, self.content, planned, damaged)
+        return PullPlan(str(self.reference), self.handler, self.wanted_text, choice, blobs, is_current)
 
     @property
     def wanted_text(self) -> str:
         """Text form of the wanted platform."""
         return platforms.format_all(self.wanted.platform)
 
-    def _resolve(self) -> tuple[Descriptor, bytes | None]:
-        """What the reference leads to now, with its bytes where they came along."""
+    def _resolve(self) -> Descriptor:
+        """What the reference leads to now."""
         known = known_targets(self.metadata, self.content, self.reference)
         target, raw = self.client.resolve_whole(self.reference, known=known, cancel=self.cancel)
         self.observer(Resolved(str(self.reference), target))
@@ -137,7 +184,9 @@ class PullWork:
         if self.reference.tag and self.reference.digest is not None:
             self._report_drift(target)
         self.verifier.verify(self.name, target, cancel=self.cancel)
-        return target, raw
+        if raw is not None:
+            self._documents.remember(target, raw)
+        return target
 
     def check_free(self, target: Descriptor) -> None:
         """Check that the name leads to no other content, unless it may be moved.
@@ -194,54 +243,38 @@ class PullWork:
         except (ContentNotFoundError, IntegrityError, DocumentError):
             return False
 
-
-class ResolvedPull:
-    """A pull whose target is known.
-
-    Args:
-        raw: the target's bytes, where they came along.
-    """
-
-    def __init__(self, work: PullWork, target: Descriptor, raw: bytes | None) -> None:
-        self._work = work
-        self._target = target
-        self._documents = Documents(work.content, work.client, work.reference, work.cancel)
-        if raw is not None:
-            self._documents.remember(target, raw)
-        self._chooser = ManifestChooser(str(work.reference), work.handler, work.wanted, work.observer)
-
-    def run(self) -> ImageRecord:
-        """Select, fetch and record; see PullWork.run()."""
-        work, documents = self._work, self._documents
-        choice = self._chooser.choose(self._target, self._documents)
+    def _fetch(self, target: Descriptor) -> ImageRecord:
+        """Select, fetch and record."""
+        documents = self._documents
+        choice = self._chooser.choose(target, documents)
         needed = [descriptor.digest for descriptor in choice.descriptors]
-        work.content.check_room()
+        self.content.check_room()
         with (
-            leases.held(work.metadata, purpose="pull", digests=needed) as held,
-            undone_on_failure(work.metadata, work.content, held, choice.descriptors),
-            work.content.small_blobs(work.cancel) as small_blobs,
+            leases.held(self.metadata, purpose="pull", digests=needed) as held,
+            undone_on_failure(self.metadata, self.content, held, choice.descriptors),
+            self.content.small_blobs(self.cancel) as small_blobs,
         ):
             fetcher = Fetcher(
-                work.content,
-                work.client,
-                work.reference,
-                work.observer,
+                self.content,
+                self.client,
+                self.reference,
+                self.observer,
                 held.renew,
                 small_blobs,
-                parallel=parallel_blobs(work.parallel, choice.manifest.layers),
+                parallel=parallel_blobs(self.parallel, choice.manifest.layers),
             )
             fetcher.check(choice.manifest.children)
-            remove_damaged(work.content, documents.take_damaged())
+            remove_damaged(self.content, documents.take_damaged())
             choice = self._bring(choice, fetcher)
             documents.check_stored_layers(choice.manifest)
-            make_names_durable(work.content, choice.descriptors)
-            with work.metadata.recording([(work.name, work.handler)]):
-                check_present(work.content, choice.descriptors, what=str(work.reference))
+            make_names_durable(self.content, choice.descriptors)
+            with self.metadata.recording([(self.name, self.handler)]):
+                check_present(self.content, choice.descriptors, what=str(self.reference))
                 # Another process may have taken the name since it was looked at.
-                work.check_free(self._target)
-                record = choice.record(work.name, work.handler, work.wanted_text)
-                former = work.metadata.images.get(record.reference, record.handler)
-                return work.metadata.images.put(
+                self.check_free(target)
+                record = choice.record(self.name, self.handler, self.wanted_text)
+                former = self.metadata.images.get(record.reference, record.handler)
+                return self.metadata.images.put(
                     # Clients put labels on a name; a tag that moves takes none away.
                     record if former is None else replace(record, labels=former.labels),
                     {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
@@ -257,10 +290,10 @@ class ResolvedPull:
                 documents.remember(config, raw)
             choice = self._chooser.complete(choice, documents)
             if config.digest in documents.take_damaged():
-                remove_damaged(self._work.content, [config.digest])
+                remove_damaged(self.content, [config.digest])
                 fetcher.keep(config, documents.raw(config), cancel=pipeline.cancel, pipeline=pipeline)
 
-        with fetcher.pipeline(self._work.cancel, document=config, on_document=_complete) as pipeline:
+        with fetcher.pipeline(self.cancel, document=config, on_document=_complete) as pipeline:
             for descriptor in (*choice.documents, config):
                 known = documents.remembered(descriptor)
                 if known is not None:
@@ -271,13 +304,3 @@ class ResolvedPull:
             else:
                 pipeline.receive(order_with(config, layers, parallel=fetcher.parallel))
         return choice
-
-    def plan(self, planned: AbstractSet[Digest]) -> PullPlan:
-        """Say what run() would fetch; see PullWork.plan()."""
-        work, documents = self._work, self._documents
-        choice = self._chooser.complete(self._chooser.choose(self._target, documents), documents)
-        is_current = work.current(self._target) is not None
-        # A record that is up to date is taken as it is.
-        damaged = frozenset[Digest]() if is_current else documents.take_damaged()
-        blobs = planned_blobs(choice, work.content, planned, damaged)
-        return PullPlan(str(work.reference), work.handler, work.wanted_text, choice, blobs, is_current)

@@ -14,7 +14,7 @@ from imagestore.oci.manifest import Manifest
 from imagestore.store.archive.compressions import HEAD_BYTES, compression_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from imagestore.content.api import ContentStore
     from imagestore.oci.descriptor import Descriptor
@@ -137,12 +137,12 @@ class Documents:
         Raises:
             DocumentError: it isn't one.
         """
-        what = f"index {descriptor.digest}"
-        return _once(
-            self._indexes,
-            descriptor,
-            lambda: Index.parse(self.raw(descriptor), media_type=descriptor.media_type, what=what),
-        )
+        found = self._indexes.get(_key(descriptor))
+        if found is None:
+            raw, what = self.raw(descriptor), f"index {descriptor.digest}"
+            found = Index.parse(raw, media_type=descriptor.media_type, what=what)
+            self._indexes[_key(descriptor)] = found
+        return found
 
     def manifest(self, descriptor: Descriptor) -> Manifest:
         """A manifest.
@@ -150,12 +150,12 @@ class Documents:
         Raises:
             DocumentError: it isn't one.
         """
-        what = f"manifest {descriptor.digest}"
-        return _once(
-            self._manifests,
-            descriptor,
-            lambda: Manifest.parse(self.raw(descriptor), media_type=descriptor.media_type, what=what),
-        )
+        found = self._manifests.get(_key(descriptor))
+        if found is None:
+            raw, what = self.raw(descriptor), f"manifest {descriptor.digest}"
+            found = Manifest.parse(raw, media_type=descriptor.media_type, what=what)
+            self._manifests[_key(descriptor)] = found
+        return found
 
     def config(self, manifest: Manifest) -> ImageConfig | None:
         """The image config of a manifest; None when it is an artifact and has none.
@@ -165,10 +165,10 @@ class Documents:
         """
         if not manifest.is_image:
             return None
-        what = f"image config {manifest.config.digest}"
-        config = _once(
-            self._configs, manifest.config, lambda: config_of(manifest, self.raw(manifest.config), what=what)
-        )
+        what, key = f"image config {manifest.config.digest}", _key(manifest.config)
+        if key not in self._configs:
+            self._configs[key] = config_of(manifest, self.raw(manifest.config), what=what)
+        config = self._configs[key]
         if config is not None:  # which another manifest may have, with other layers
             config.check_layers(manifest.layers, what=what)
         return config
@@ -227,8 +227,5 @@ def remove_damaged(content: ContentStore, digests: Collection[Digest]) -> None:
         content.delete_damaged(digest)
 
 
-def _once(known: dict[_Key, D], descriptor: Descriptor, parse: Callable[[], D]) -> D:
-    key = (descriptor.digest, descriptor.media_type)
-    if key not in known:
-        known[key] = parse()
-    return known[key]
+def _key(descriptor: Descriptor) -> _Key:
+    return descriptor.digest, descriptor.media_type

@@ -87,13 +87,13 @@ class LayerApplier:
     attributes and times with their entry, and their times again whenever something was made in them.
 
     Args:
-        is_rootless: this user can neither give files away nor make devices.
+        rootless: this user can neither give files away nor make devices.
     """
 
-    def __init__(self, tree: Tree, limits: UnpackLimits, *, is_rootless: bool) -> None:
+    def __init__(self, tree: Tree, limits: UnpackLimits, *, rootless: bool) -> None:
         self._tree = tree
         self._limits = limits
-        self._is_rootless = is_rootless
+        self._is_rootless = rootless
         self.unpacked = Unpacked()
         # The root's, when no layer has an entry of it: as umoci leaves it.
         self._root = FileMetadata(os.geteuid(), os.getegid(), 0o755, (0, 0), ())

@@ -50,7 +50,7 @@ class BundleOptions:
         linux_resources: ``linux.resources`` of the configuration.
         oom_score_adj: ``process.oomScoreAdj``.
         cgroups_path: instead of ``/imagestore/<name>``.
-        has_volumes: mount an empty tmpfs at each volume that the image declares.
+        mount_volumes: mount an empty tmpfs at each volume that the image declares.
     """
 
     name: str = "container"
@@ -61,7 +61,7 @@ class BundleOptions:
     linux_resources: Mapping[str, Any] | None = None
     oom_score_adj: int | None = None
     cgroups_path: str = ""
-    has_volumes: bool = True
+    mount_volumes: bool = True
 
 
 def runtime_config(image: ImageConfig, tree: Tree, options: BundleOptions, *, what: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def runtime_config(image: ImageConfig, tree: Tree, options: BundleOptions, *, wh
         "process": process,
         "root": {"path": "rootfs", "readonly": False},
         "hostname": options.name,
-        "mounts": [*_mounts(), *(_volume_mounts(image, what) if options.has_volumes else ())],
+        "mounts": [*_mounts(), *(_volume_mounts(image, what) if options.mount_volumes else ())],
         "linux": {
             "resources": resources,
             "cgroupsPath": options.cgroups_path or f"/imagestore/{options.name}",

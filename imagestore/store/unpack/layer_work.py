@@ -95,7 +95,7 @@ class LayerUnpacker:
             self.observer(LayerUnpacking(layer, done))
 
 
-def refuse_unable(*, is_rootless: bool) -> None:
+def refuse_unable(*, rootless: bool) -> None:
     """Refuse to unpack what this process can't.
 
     Raises:
@@ -106,7 +106,7 @@ def refuse_unable(*, is_rootless: bool) -> None:
             f"names of files are written as {sys.getfilesystemencoding()} here, and layers have UTF-8",
             hint="set PYTHONUTF8=1, or LC_ALL=C.UTF-8",
         )
-    if os.geteuid() != 0 and not is_rootless:
+    if os.geteuid() != 0 and not rootless:
         raise PreconditionError(
             "only root can give files to their owners and make devices",
             hint="unpack rootless (--rootless): all files are yours then, and devices are left out",

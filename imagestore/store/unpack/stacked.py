@@ -35,20 +35,20 @@ class StackedUnpacker:
     Args:
         content: has the layers; a lease holds them.
         limits: what one layer may take.
-        is_rootless: files belong to this user, and there are no devices; in the trees below too.
+        rootless: files belong to this user, and there are no devices; in the trees below too.
         observer: hears of the progress.
         cancel: ends the work.
 
     Raises:
-        PreconditionError: no root without ``is_rootless``, or names would be written in another encoding.
+        PreconditionError: no root without ``rootless``, or names would be written in another encoding.
     """
 
     def __init__(
-        self, content: ContentStore, limits: UnpackLimits, *, is_rootless: bool, observer: Observer, cancel: CancelToken
+        self, content: ContentStore, limits: UnpackLimits, *, rootless: bool, observer: Observer, cancel: CancelToken
     ) -> None:
-        refuse_unable(is_rootless=is_rootless)
+        refuse_unable(rootless=rootless)
         self._unpacker = LayerUnpacker(content, limits, observer, cancel)
-        self._is_rootless = is_rootless
+        self._is_rootless = rootless
 
     def unpack(self, below: int | None, path: str, tree: str, layer: Descriptor, diff_id: Digest) -> None:
         """Make a folder with a tree in it: that of the layers below, and the layer.
@@ -80,7 +80,7 @@ class StackedUnpacker:
     def _apply(self, below: int | None, root: int, layer: Descriptor, diff_id: Digest) -> None:
         what, unpacker = f"layer {layer.digest}", self._unpacker
         with contextlib.closing(Tree(root, what=what, check=unpacker.cancel.check)) as tree:
-            applier = LayerApplier(tree, unpacker.limits, is_rootless=self._is_rootless)
+            applier = LayerApplier(tree, unpacker.limits, rootless=self._is_rootless)
             if below is not None:
                 with contextlib.closing(Tree(below, what=what)) as source:
                     _share(source, tree, applier, unpacker.cancel)

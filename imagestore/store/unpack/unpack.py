@@ -59,13 +59,13 @@ class UnpackWork:
     Attributes:
         image: what to unpack; a lease holds its content.
         limits: what all layers together may take.
-        is_rootless: files belong to this user, and there are no devices.
+        rootless: files belong to this user, and there are no devices.
     """
 
     image: Image
     content: ContentStore
     limits: UnpackLimits
-    is_rootless: bool
+    rootless: bool
     observer: Observer
     cancel: CancelToken
 
@@ -75,7 +75,7 @@ class UnpackWork:
         Raises:
             AlreadyExistsError: something is in the folder.
             InvalidInputError, PreconditionError: the folder can't be made or written, or another user exchanged it; no
-                root without ``is_rootless``.
+                root without ``rootless``.
             DocumentError, IntegrityError: a layer breaks its rules, or isn't what its diff id says.
             ContentNotFoundError: a layer isn't in the store.
             UnsupportedError: a Windows image.
@@ -107,7 +107,7 @@ class UnpackWork:
             unpacked = self._unpack_into(root)
             tree = stack.enter_context(contextlib.closing(Tree(root, what=self._what)))
             config = runtime_config(self.image.config, tree, options, what=self._what)
-            hidden = hidden_volumes(self.image.config, tree) if options.has_volumes else ()
+            hidden = hidden_volumes(self.image.config, tree) if options.mount_volumes else ()
             document = json.dumps(config, indent=2)
             reach("bundle-config")
             with open("config.json", "xb", opener=lambda name, _: os.open(name, NEW_FILE, 0o600, dir_fd=top)) as file:
@@ -127,7 +127,7 @@ class UnpackWork:
         if len(layers) != len(diff_ids):
             raise DocumentError(self._what, [f"has {len(layers)} layers, and its config has {len(diff_ids)} diff ids"])
         with contextlib.closing(Tree(root, what=self._what, check=self.cancel.check)) as tree:
-            applier = LayerApplier(tree, self.limits, is_rootless=self.is_rootless)
+            applier = LayerApplier(tree, self.limits, rootless=self.rootless)
             unpacker = LayerUnpacker(self.content, self.limits, self.observer, self.cancel)
             for layer, diff_id in zip(layers, diff_ids, strict=True):
                 unpacker.apply(layer, diff_id, applier)
@@ -140,7 +140,7 @@ class UnpackWork:
                 f"image {self.image.reference}: layers of Windows are unpacked by Windows itself (hcsshim), not here",
                 hint="pull it for a runtime handler with a Linux guest, or export it",
             )
-        refuse_unable(is_rootless=self.is_rootless)
+        refuse_unable(rootless=self.rootless)
 
 
 def _absolute(folder: str | os.PathLike[str]) -> str:

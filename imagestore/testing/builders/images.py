@@ -155,7 +155,7 @@ def build_index(
     shared: Sequence[Layer] = (),
     family: Family = "oci",
     algorithm: str = "sha256",
-    has_attestations: bool = False,
+    attestations: bool = False,
     members: Mapping[str, object] | None = None,
 ) -> Image:
     """An index of images.
@@ -164,7 +164,7 @@ def build_index(
         platforms: a platform makes an image for it; an Image or Entry is taken as it is.
         seed, family, algorithm: as in build_image(), for the images made here too.
         shared: layers put in front of those of every image made here.
-        has_attestations: adds an attestation entry per image, at the end, as build tools do.
+        attestations: adds an attestation entry per image, at the end, as build tools do.
         members: members of the index to add or replace (None leaves one out).
 
     Raises:
@@ -172,7 +172,7 @@ def build_index(
         InvalidInputError: unknown family.
     """
     entries = [_entry_of(item, seed, tuple(shared), family, algorithm) for item in platforms]
-    if has_attestations:
+    if attestations:
         entries += [attestation(entry.image) for entry in entries if entry.image.manifests]
     index_type = _types(family)[0]
     body = {"schemaVersion": 2, "mediaType": index_type, "manifests": [_render_entry(one) for one in entries]}
@@ -311,8 +311,8 @@ def _default_layers(platform: Platform, seed: str) -> tuple[Layer, ...]:
     )
     is_windows = platform.os == "windows"
     return (
-        layer(f"{name}-base", size=4096, is_windows=is_windows),
-        layer(f"{name}-top", size=1024, is_windows=is_windows),
+        layer(f"{name}-base", size=4096, windows=is_windows),
+        layer(f"{name}-top", size=1024, windows=is_windows),
     )
 
 

@@ -95,7 +95,7 @@ def stored_gzip(data: bytes) -> bytes:
     return out.getvalue()
 
 
-def tar_of(files: Mapping[str, bytes], *, is_windows: bool = False, mode: int = 0o644) -> bytes:
+def tar_of(files: Mapping[str, bytes], *, windows: bool = False, mode: int = 0o644) -> bytes:
     """A deterministic tar archive: sorted names, time 0, owner 0, parent folders first, no padding to a record.
 
     ``mode`` has the permissions of the files.
@@ -107,7 +107,7 @@ def tar_of(files: Mapping[str, bytes], *, is_windows: bool = False, mode: int = 
         is_folder = name in folders
         info.mode = 0o755 if is_folder else mode
         info.type = tarfile.DIRTYPE if is_folder else tarfile.REGTYPE
-        if is_windows:
+        if windows:
             # FILE_ATTRIBUTE_DIRECTORY and FILE_ATTRIBUTE_ARCHIVE.
             info.pax_headers = {"MSWINDOWS.fileattr": "16" if is_folder else "32"}
         data = b"" if is_folder else files[name]
@@ -129,24 +129,24 @@ def layer(
     *,
     size: int = 2048,
     files: Mapping[str, bytes] | None = None,
-    is_windows: bool = False,
+    windows: bool = False,
     compression: Compression = "gzip",
     algorithm: str = "sha256",
 ) -> Layer:
     """A layer with one file of ``size`` bytes, or with the ``files`` given as path to content.
 
-    The seed decides the content; ``is_windows`` gives Windows' folder layout and attributes.
+    The seed decides the content; ``windows`` gives Windows' folder layout and attributes.
     """
     content = dict(files) if files is not None else {f"data/{seed}.bin": seeded_bytes(seed, size)}
-    if is_windows:
+    if windows:
         content = {f"Files/{name}": data for name, data in content.items()}
         content["Hives/Software_Delta"] = seeded_bytes(f"{seed} hive", 64)
-    return layer_from_tar(tar_of(content, is_windows=is_windows), compression=compression, algorithm=algorithm)
+    return layer_from_tar(tar_of(content, windows=windows), compression=compression, algorithm=algorithm)
 
 
-def foreign_layer(seed: str, urls: tuple[str, ...], *, size: int = 2048, is_served: bool = False) -> Layer:
+def foreign_layer(seed: str, urls: tuple[str, ...], *, size: int = 2048, served: bool = False) -> Layer:
     """A layer that is fetched from elsewhere, as old Windows base images have them."""
-    return replace(layer(seed, size=size, is_windows=True), urls=urls, is_served=is_served)
+    return replace(layer(seed, size=size, windows=True), urls=urls, is_served=served)
 
 
 def synthetic_layer(seed: str, size: int, *, digest: Digest | None = None) -> Layer:

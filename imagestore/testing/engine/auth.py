@@ -43,8 +43,8 @@ class TokenAuth:
         realm_path: path of the token service.
         service: what the challenge names; the registry's host when empty.
         lifetime_seconds: how long a token is good for.
-        is_anonymous_allowed: whether a token to pull is given to everyone.
-        is_post_supported: whether the OAuth2 POST form exists; else it answers 404, as some services do.
+        allow_anonymous: whether a token to pull is given to everyone.
+        allow_post: whether the OAuth2 POST form exists; else it answers 404, as some services do.
     """
 
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -53,8 +53,8 @@ class TokenAuth:
     realm_path: str = "/token"
     service: str = ""
     lifetime_seconds: int = 300
-    is_anonymous_allowed: bool = True
-    is_post_supported: bool = True
+    allow_anonymous: bool = True
+    allow_post: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class TokenGate:
 
     def _token(self, request: Request, asked: list[tuple[str, str]]) -> Reply:
         is_form = request.method == "POST"
-        if is_form and not self.auth.is_post_supported:
+        if is_form and not self.auth.allow_post:
             return error(404, "UNSUPPORTED", "no such endpoint", kind="token")
         header = request.fields.get("Authorization")
         user = self._form_user(dict(asked)) if is_form else _basic_user(header, self.auth.users)
@@ -163,7 +163,7 @@ class TokenGate:
 
     def _allowed(self, scope: str, user: str) -> set[str]:
         found = _SCOPE.fullmatch(scope)
-        if found is None or not (user or self.auth.is_anonymous_allowed):
+        if found is None or not (user or self.auth.allow_anonymous):
             return set()
         actions = {"pull", "push", "delete"} if user else {"pull"}
         wanted = set(found["actions"].split(","))

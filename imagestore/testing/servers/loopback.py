@@ -140,7 +140,7 @@ class LoopbackServer:
             ConfigError: the server speaks plain HTTP.
         """
         if self._authority is None:
-            raise ConfigError("server: it speaks plain HTTP and has no authority", hint="serve with is_tls=True")
+            raise ConfigError("server: it speaks plain HTTP and has no authority", hint="serve with tls=True")
         return self._authority
 
     @property

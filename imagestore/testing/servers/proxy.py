@@ -45,7 +45,7 @@ class ProxyServer(LoopbackServer):
         engine, ports: as for LoopbackServer.
         hosts: logical hosts that also get a listener of their own (may be empty).
         authority: makes the certificates.
-        is_tls: these listeners have certificates too; else they speak plain HTTP.
+        tls: these listeners have certificates too; else they speak plain HTTP.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class ProxyServer(LoopbackServer):
         *,
         authority: Authority,
         ports: Mapping[str, int] | None = None,
-        is_tls: bool = False,
+        tls: bool = False,
     ) -> None:
-        super().__init__(engine, (_PROXY, *hosts), authority=authority if is_tls else None, ports=ports)
+        super().__init__(engine, (_PROXY, *hosts), authority=authority if tls else None, ports=ports)
         self._proxy_authority = authority
         self._bundle = ""
 

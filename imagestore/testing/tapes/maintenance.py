@@ -138,7 +138,7 @@ class CollectedBodies:
     kept: int
 
 
-def collect_bodies(folder: str, *, is_dry_run: bool = False) -> CollectedBodies:
+def collect_bodies(folder: str, *, dry_run: bool = False) -> CollectedBodies:
     """Delete bodies that no tape needs; every tape that shares the folder's ``blobs`` counts, also in sibling folders.
 
     Raises:
@@ -153,10 +153,10 @@ def collect_bodies(folder: str, *, is_dry_run: bool = False) -> CollectedBodies:
         for path in find_tapes(place):
             needed |= set(load_tape(path).contents())
     surplus = [digest for digest in blobs.digests() if digest not in needed]
-    freed = 0 if is_dry_run else blobs.remove_partial()
+    freed = 0 if dry_run else blobs.remove_partial()
     for digest in surplus:
-        freed += blobs.open(digest).size if is_dry_run else blobs.remove(digest)
-    return CollectedBodies(tuple(surplus), freed, sum(1 for _ in blobs.digests()) - (len(surplus) if is_dry_run else 0))
+        freed += blobs.open(digest).size if dry_run else blobs.remove(digest)
+    return CollectedBodies(tuple(surplus), freed, sum(1 for _ in blobs.digests()) - (len(surplus) if dry_run else 0))
 
 
 def find_secrets(tape: Tape, open_body: Callable[[Digest], Body]) -> Iterator[str]:

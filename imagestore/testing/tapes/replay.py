@@ -50,11 +50,11 @@ class Replay(RecordedRegistry):
         blobs: BlobFolder,
         *,
         faults: Sequence[FaultRule | FaultInjector] = (),
-        is_strict: bool = False,
+        strict: bool = False,
     ) -> None:
         self.tape = tape
         self.ledger = Ledger()
-        self._is_strict = is_strict
+        self._is_strict = strict
         self._blobs = blobs
         self._computed = tape.synthetic_bodies()
         for needed in tape.contents().values():
@@ -136,7 +136,7 @@ def replay(
     *,
     blobs: str | os.PathLike[str] | None = None,
     faults: Sequence[FaultRule | FaultInjector] = (),
-    is_strict: bool = False,
+    strict: bool = False,
 ) -> Replay:
     """Play a tape.
 
@@ -144,7 +144,7 @@ def replay(
         tape: a file (its ending may be left out), or a tape in memory.
         blobs: folder of bodies; see BlobFolder.of_tape() for the default.
         faults: added to those of the tape.
-        is_strict: leaving the block fails on unexpected requests and unused answers.
+        strict: leaving the block fails on unexpected requests and unused answers.
 
     Raises:
         ConfigError: the file can't be read, or a tape in memory came without ``blobs``.
@@ -155,9 +155,9 @@ def replay(
     if isinstance(tape, Tape):
         if blobs is None and tape.contents():
             raise ConfigError("replay of a tape in memory: expected the folder of its bodies", hint="pass blobs=...")
-        return Replay(tape, BlobFolder(os.fspath(blobs or "")), faults=faults, is_strict=is_strict)
+        return Replay(tape, BlobFolder(os.fspath(blobs or "")), faults=faults, strict=strict)
     folder = BlobFolder(os.fspath(blobs)) if blobs is not None else BlobFolder.of_tape(tape_path(tape))
-    return Replay(load_tape(tape), folder, faults=faults, is_strict=is_strict)
+    return Replay(load_tape(tape), folder, faults=faults, strict=strict)
 
 
 def first_lines(lines: Sequence[str], rest: str) -> list[str]:
@@ -181,5 +181,5 @@ def _auth(host: TapeHost) -> BasicAuth | TokenAuth | None:
         realm_host=host.realm_host,
         service=host.service,
         lifetime_seconds=host.lifetime_seconds,
-        is_anonymous_allowed=host.is_anonymous_allowed,
+        allow_anonymous=host.allow_anonymous,
     )

@@ -57,7 +57,7 @@ class SessionSettings:
         known_secrets: values that must never be written.
         plain_names: harmless names of request headers and parameters.
         faults: what goes wrong, in replay only.
-        is_strict: the end of a replay is judged.
+        strict: the end of a replay is judged.
         about: first line of a recorded tape.
         folders: of the project, the main one first; the tape and its bodies must be in one of them. Without any they
             may be anywhere.
@@ -67,7 +67,7 @@ class SessionSettings:
     known_secrets: Sequence[str] = field(default=(), repr=False)
     plain_names: Sequence[str] = ()
     faults: Sequence[FaultRule | FaultInjector] = ()
-    is_strict: bool = True
+    strict: bool = True
     about: str = ""
     folders: Sequence[str] = ()
 
@@ -188,7 +188,7 @@ class TapeSession(RecordedRegistry):
         count, unexpected = self._judged
         if self._recorder is not None:
             return tuple(str(entry) for entry in self.ledger.entries if entry.number > count)
-        return self.ledger.unexpected[unexpected:] if self._settings.is_strict else ()
+        return self.ledger.unexpected[unexpected:] if self._settings.strict else ()
 
     def finish(self) -> None:
         """Judge the replay, or write the tape.
@@ -207,7 +207,7 @@ class TapeSession(RecordedRegistry):
                 )
             save_tape(self.path, tape)
             self.bodies_folder = self._blobs.root if tape.contents() else ""
-        elif self._replay is not None and self._settings.is_strict:
+        elif self._replay is not None and self._settings.strict:
             self._replay.check()
 
 

@@ -62,7 +62,7 @@ class TapeHost:
         realm_host: where tokens are given; the host itself when empty.
         service: named in the challenge; the host when empty.
         users: names; the password of user ``x`` is always ``tape-password-x``, so a tape holds no secret.
-        is_anonymous_allowed: whether everyone gets a token to pull.
+        allow_anonymous: whether everyone gets a token to pull.
         lifetime_seconds: of tokens.
     """
 
@@ -71,13 +71,13 @@ class TapeHost:
     realm_host: str = ""
     service: str = ""
     users: tuple[str, ...] = ()
-    is_anonymous_allowed: bool = _member(True, key="anonymous", is_written=True)
+    allow_anonymous: bool = _member(True, key="anonymous", is_written=True)
     lifetime_seconds: int = _member(300, is_written=True)
 
     @property
     def unwritten(self) -> tuple[str, ...]:
         """Members without a meaning for this host."""
-        return () if self.auth == "token" else ("is_anonymous_allowed", "lifetime_seconds")
+        return () if self.auth == "token" else ("allow_anonymous", "lifetime_seconds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ class PublishMachine(RuleBasedStateMachine):
     @rule(is_full=st.booleans())
     def compare(self, is_full: bool) -> None:
         with contextlib.suppress(ImageStoreError):
-            self.publisher.begin_reconcile(is_full=is_full)
+            self.publisher.begin_reconcile(full=is_full)
 
     @rule(tag=tags, handler=handlers)
     def ensure(self, tag: str, handler: str) -> None:

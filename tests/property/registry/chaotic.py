@@ -51,7 +51,7 @@ def pull_in_chaos(seed: int) -> str:
     """
     dice = random.Random(seed)
     faults: list[FaultRule | FaultInjector] = [*_nasty(dice), chaos(seed, rate=dice.choice([0.1, 0.3, 0.6]))]
-    auth = TokenAuth(users={"alice": PASSWORD}, is_anonymous_allowed=dice.random() < 0.5, lifetime_seconds=60)
+    auth = TokenAuth(users={"alice": PASSWORD}, allow_anonymous=dice.random() < 0.5, lifetime_seconds=60)
     policy = dice.choice([TransferPolicy(), RANGES])
     storage = STORAGE if dice.random() < 0.5 else ""
     with (

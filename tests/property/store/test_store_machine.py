@@ -55,7 +55,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(tag=st.sampled_from(TAGS), handler=st.sampled_from(sorted(HANDLERS)))
     def remove_by_name(self, tag: str, handler: str) -> None:
-        removed = set(self.node.store.remove(tag, runtime_handler=handler))
+        removed = set(self.node.store.remove(tag, runtime_handler=handler, all_names=True).removed)
         expected = set()
         if (tag, handler) in self.records:
             image = self.manifest(tag, handler).config.digest
@@ -67,7 +67,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 2), entry=st.sampled_from([0, 2, 3]))
     def remove_by_id(self, number: int, entry: int) -> None:
         image = VERSIONS[number].manifests[entry].config.digest
-        removed = set(self.node.store.remove(str(image)))
+        removed = set(self.node.store.remove(str(image)).removed)
         assert removed == {key for key in self.records if self.manifest(*key).config.digest == image}
         for key in removed:
             del self.records[key]
@@ -75,8 +75,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def delete_everything(self) -> None:
         going = {self.manifest(*key).descriptor.digest for key in self.records}
-        removals = self.node.store.delete_each(sorted({tag for tag, _ in self.records}), all_handlers=True)
-        assert {key for keys in removals.removed.values() for key in keys} == self.records.keys()
+        removals = self.node.store.remove(*sorted({tag for tag, _ in self.records}), all_handlers=True, collect=True)
+        assert set(removals.removed) == self.records.keys()
         assert self.present().isdisjoint(going)
         self.records.clear()
 

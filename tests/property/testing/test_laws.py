@@ -276,7 +276,7 @@ def test_a_token_is_never_in_the_tape_and_the_tape_still_replays(secret: str, me
     for place in (b"Bearer ", b': \\"'):
         edited = parse_tape(text.replace(place + b"tape-token-1", place + token.encode()))
         assert len(list(find_secrets(edited, blobs.open))) == 1
-    with replay(tape, is_strict=True) as playing, httpx.Client(transport=playing.transport) as client:
+    with replay(tape, strict=True) as playing, httpx.Client(transport=playing.transport) as client:
         assert run(client) == live == [200, 401]
 
 

@@ -19,7 +19,7 @@ REFERENCE = "registry.example/private/a:1"
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RegistryServer]:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("IMAGESTORE_ROOT", str(tmp_path / "store"))
-    auth = TokenAuth(users={"alice": "s3cret"}, is_anonymous_allowed=False)
+    auth = TokenAuth(users={"alice": "s3cret"}, allow_anonymous=False)
     with RegistryServer({REFERENCE: build_image()}, auth=auth) as running:
         yield running
 

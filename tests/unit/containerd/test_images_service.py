@@ -167,7 +167,7 @@ def test_a_record_keeps_what_its_labels_name(home: Client, store: ImageStore, wa
     extra = put_record(store, "runc", reference="docker.io/library/z:1", blob=b"z")
     key, name = "containerd.io/gc.ref.content.extra", f"{REFERENCE}@kata"
     home.update_image(wire.Image(name=name, labels={key: str(extra.manifest.digest)}), f"labels.{key}")
-    store.delete(extra.reference)
+    store.remove(extra.reference, collect=True)
     store.collect_garbage()
     assert [chain.holder.name for chain in store.why(extra.image_id)] == [REFERENCE]
     assert store.usage().images[0].blobs.keys() >= {extra.manifest.digest, extra.image_id}
@@ -175,9 +175,9 @@ def test_a_record_keeps_what_its_labels_name(home: Client, store: ImageStore, wa
         home.update_image(wire.Image(name=name), f"labels.{key}")
         store.collect_garbage()
     elif way == "delete":
-        store.delete(REFERENCE, all_handlers=True)
+        store.remove(REFERENCE, all_handlers=True, collect=True)
     elif way == "delete all":
-        store.delete_each([REFERENCE, "docker.io/library/y:1"], all_handlers=True)
+        store.remove(REFERENCE, "docker.io/library/y:1", all_handlers=True, collect=True)
     elif way == "evict":
         store.evict(EvictionPolicy(keep_last=0))
     else:
@@ -331,7 +331,7 @@ def test_what_a_record_hides_goes_with_it_though_a_later_name_is_refused(home: C
     home.create_image(REFERENCE, str(Digest.of(b"index")))
     put_record(store, "runc")
     with pytest.raises(InvalidInputError):
-        store.delete_each([REFERENCE, ""])
+        store.remove(REFERENCE, "", collect=True)
     assert home.image_names() == []
 
 
@@ -344,7 +344,7 @@ def test_what_a_record_hides_goes_with_it(home: Client, store: ImageStore, way: 
     put_record(store, "runc")
     put_record(store, "kata")
     if way == "delete":
-        store.delete(REFERENCE, all_handlers=True)
+        store.remove(REFERENCE, all_handlers=True, collect=True)
     elif way == "remove":
         store.remove(REFERENCE, runtime_handler="runc")
         assert home.image(f"{REFERENCE}@kata").labels

@@ -51,7 +51,7 @@ from tests.unit.cri.image_calls import CANARY, HOST, WINDOWS, spec
 @pytest.mark.parametrize("auth_kind", ["basic", "token"])
 def test_credentials_count_for_their_own_call_only(tmp_path: Path, auth_kind: str, images: dict[str, Image]) -> None:
     users = {"alice": CANARY}
-    guard = BasicAuth(users) if auth_kind == "basic" else TokenAuth(users, is_anonymous_allowed=False)
+    guard = BasicAuth(users) if auth_kind == "basic" else TokenAuth(users, allow_anonymous=False)
     name = f"{HOST}/user:uid"
     with (
         node(tmp_path, images, auth=guard) as here,
@@ -102,7 +102,7 @@ def test_no_secret_is_in_an_error_or_a_log(
     ]
     texts: list[str] = []
     with (
-        node(tmp_path, images, auth=TokenAuth({"bob": "right"}, is_anonymous_allowed=False)) as here,
+        node(tmp_path, images, auth=TokenAuth({"bob": "right"}, allow_anonymous=False)) as here,
         cri_server(here.store) as server,
         CriImageService(server.endpoint) as client,
     ):

@@ -68,9 +68,9 @@ def here(tmp_path: Path) -> Iterator[Node]:
 
 
 @contextlib.contextmanager
-def images(here: Node, runtime: Runtime, *, is_for_kubelet: bool = False) -> Iterator[api_pb2_grpc.ImageServiceStub]:
+def images(here: Node, runtime: Runtime, *, for_kubelet: bool = False) -> Iterator[api_pb2_grpc.ImageServiceStub]:
     with (
-        cri_server(here.store, readiness=runtime, is_for_kubelet=is_for_kubelet) as server,
+        cri_server(here.store, readiness=runtime, for_kubelet=for_kubelet) as server,
         grpc.insecure_channel(f"unix:{server.socket}", options=[("grpc.default_authority", "localhost")]) as channel,
     ):
         yield api_pb2_grpc.ImageServiceStub(channel)
@@ -165,7 +165,7 @@ def test_for_a_kubelet_an_id_is_one_entry_without_handler(here: Node) -> None:
     here.store.pin("registry.example/same:1", runtime_handler=HYPERV)
     runtime = Runtime()
     runtime.has.set_result(None)
-    with images(here, runtime, is_for_kubelet=True) as stub:
+    with images(here, runtime, for_kubelet=True) as stub:
         (entry,) = stub.ListImages(api_pb2.ListImagesRequest()).images
         (streamed,) = (each for part in stub.StreamImages(api_pb2.StreamImagesRequest()) for each in part.images)
         assert streamed == entry
@@ -176,7 +176,7 @@ def test_for_a_kubelet_an_id_is_one_entry_without_handler(here: Node) -> None:
 
 def test_for_a_kubelet_the_runtimes_file_system_comes_first(here: Node) -> None:
     runtime = Runtime()
-    with images(here, runtime, is_for_kubelet=True) as stub:
+    with images(here, runtime, for_kubelet=True) as stub:
         first, second = stub.ImageFsInfo(api_pb2.ImageFsInfoRequest()).image_filesystems
         assert (first.fs_id.mountpoint, first.used_bytes.value, first.inodes_used.value) == (
             "/nowhere/snapshots",

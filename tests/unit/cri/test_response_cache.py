@@ -132,7 +132,7 @@ def test_a_sum_is_made_anew_once_records_change(tmp_path: Path) -> None:
         await asyncio.to_thread(serving.pull, name)
         _, before = await bench.sum()
         with ImageStore(serving.root, config=serving.config, host=serving.host) as other:
-            other.delete(name)
+            other.remove(name, collect=True)
             other.collect_garbage()
         assert before > 0
         assert await bench.sum() == (0, 0)

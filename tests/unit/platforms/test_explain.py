@@ -166,7 +166,7 @@ def test_rule_and_sentence(wanted: str, candidate: str, rule: str, reason: str) 
 def test_a_guests_reasons_do_not_speak_of_process_isolation(guest: int, candidate: int, reason: str) -> None:
     image = Platform("windows", "amd64", os_version=f"10.0.{candidate}.1")
     wanted = Platform("windows", "amd64", os_version=f"10.0.{guest}")
-    found = default_for(wanted, is_guest=True).explain(image)
+    found = default_for(wanted, guest=True).explain(image)
     assert found.reason.startswith(f"os.version {reason} (image")
     assert found.rule == default_for(wanted).explain(image).rule
     assert "its host" in default_for(wanted).explain(image).reason or "process isolation" in (

@@ -119,7 +119,7 @@ def test_a_tree_is_that_of_unpack(tmp_path: Path, height: int) -> None:
         target, steps = FolderSnapshots(tmp_path / "snapshots", store.content), steps_of(store.get(REFERENCE))
         for step in steps:
             step.apply_to(target)
-        store.unpack(REFERENCE, tmp_path / "root", is_rootless=IS_ROOTLESS)
+        store.unpack(REFERENCE, tmp_path / "root", rootless=IS_ROOTLESS)
         assert whole(target.path(steps[-1].chain)) == whole(tmp_path / "root")
 
 
@@ -298,7 +298,7 @@ def test_without_root_a_folder_that_can_not_be_read_is_named(tmp_path: Path) -> 
 @needs_no_root
 def test_as_root_would_is_refused_to_others(tmp_path: Path, store: ImageStore) -> None:
     with pytest.raises(PreconditionError, match="only root"):
-        FolderSnapshots(tmp_path / "snapshots", store.content, is_rootless=False)
+        FolderSnapshots(tmp_path / "snapshots", store.content, rootless=False)
 
 
 def test_a_folder_that_others_may_write_is_refused(tmp_path: Path, store: ImageStore) -> None:

@@ -50,8 +50,8 @@ def test_only_who_is_in_a_hurry_passes_a_publish_that_waits_for_a_thread(states:
     running.set_running_or_notify_cancel()
     assert states.join(ID, lambda: waiting) is waiting
     assert states.join(ID, pytest.fail) is waiting
-    assert states.join(ID, lambda: running, is_urgent=True) is running
-    assert states.join(ID, pytest.fail, is_urgent=True) is running
+    assert states.join(ID, lambda: running, urgent=True) is running
+    assert states.join(ID, pytest.fail, urgent=True) is running
     running.set_result(None)
     assert states.join(ID, lambda: waiting) is waiting
 
@@ -74,7 +74,7 @@ def test_an_image_whose_lease_could_not_be_ended_runs(
     here: PublishingNode, publisher: Publisher, fake: FakeContainerd, code: grpc.StatusCode
 ) -> None:
     image_id = here.pull(APP)
-    publisher.begin_reconcile(is_full=True)
+    publisher.begin_reconcile(full=True)
     fake.faults.refuse("Leases/Delete", code)
     assert publisher.publish(APP) == image_id
     assert publisher.states.entry(image_id).state is ImageState.PUBLISHED

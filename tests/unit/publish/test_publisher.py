@@ -62,7 +62,7 @@ def test_with_nothing_to_do_only_lists_are_asked_for(
     here.pull(OTHER, KATA)
     publisher.reconcile()
     fake.faults.clear()
-    publisher.begin_reconcile(is_full=False)
+    publisher.begin_reconcile(full=False)
     assert fake.faults.calls == {"Images/List": 1}
     fake.faults.clear()
     assert publisher.reconcile().unchanged == 2
@@ -159,7 +159,7 @@ def test_what_no_container_can_be_made_of_is_no_failure(
         publisher.publish(OTHER)
     # It is looked at again when the store has changed, and not before.
     fake.faults.clear()
-    publisher.begin_reconcile(is_full=False)
+    publisher.begin_reconcile(full=False)
     assert publisher.states.entry(image_id).state is ImageState.NOT_RUNNABLE
     assert fake.faults.calls == {"Images/List": 1}
 
@@ -204,7 +204,7 @@ def test_a_record_that_is_removed_behind_our_back_is_made_again(
     image_id = here.pull()
     publisher.reconcile()
     fake.remove_image(sorted(fake.images())[nth])
-    publisher.begin_reconcile(is_full=False)
+    publisher.begin_reconcile(full=False)
     until(lambda: publisher.states.entry(image_id).state is ImageState.PUBLISHED, "published again")
     assert here.unmet() == []
 
@@ -269,7 +269,7 @@ def test_somebody_elses_record_that_leads_to_the_same_image_is_left_alone(
     assert fake.images()[APP] == before == str(app().target.digest)
     assert here.unmet() == []
     fake.faults.clear()
-    publisher.begin_reconcile(is_full=False)
+    publisher.begin_reconcile(full=False)
     assert fake.faults.calls == {"Images/List": 1}
     here.store.remove(APP, runtime_handler=RUNC)
     publisher.reconcile()
@@ -350,7 +350,7 @@ def test_records_of_this_store_from_another_machine(
     with here.publisher() as publisher, pytest.raises(PreconditionError, match="another machine") as refused:
         publisher.reconcile()
     assert "--take-over" in refused.value.hint
-    with here.publisher(takes_over=True) as publisher:
+    with here.publisher(take_over=True) as publisher:
         assert publisher.reconcile().published == (image_id,)
     with here.publisher() as publisher:
         assert publisher.reconcile().unchanged == 1
@@ -431,7 +431,7 @@ def test_a_removal_during_a_publish_is_seen(here: PublishingNode, publisher: Pub
     done = publisher.ensure(Digest.parse(image_id))
     until(lambda: fake.faults.calls["Leases/Delete"] == 2, "the lease is ended")
     fake.remove_image(APP)
-    publisher.begin_reconcile(is_full=False)
+    publisher.begin_reconcile(full=False)
     gate.set()
     done.result()
     assert here.unmet() == []
@@ -445,7 +445,7 @@ def test_a_comparison_does_not_say_that_a_running_publish_is_done(
     fake.rules.is_deaf = True
     first = publisher.ensure(Digest.parse(image_id))
     until(lambda: image_id in fake.images(), "the records are made")
-    publisher.begin_reconcile(is_full=False)
+    publisher.begin_reconcile(full=False)
     second = publisher.ensure(Digest.parse(image_id))
     assert not second.done()
     fake.rules.is_deaf = False  # what is made from now on is heard, too
@@ -465,7 +465,7 @@ def test_right_records_alone_do_not_make_an_image_published(
     fake.faults.refuse("Diff/Apply", grpc.StatusCode.UNKNOWN, count=1000)
     assert publisher.reconcile().failed.keys() == {image_id}
     for _ in range(3):
-        publisher.begin_reconcile(is_full=False)
+        publisher.begin_reconcile(full=False)
         with pytest.raises(PublishError):
             publisher.ensure(Digest.parse(image_id)).result()
         here.pull(OTHER, ARM)  # another change of the store

@@ -328,7 +328,7 @@ def test_a_pull_does_not_wait_for_a_thread(
     here.pull(APP, RUNC)
     gate = threading.Event()
     with here.publisher() as publisher:
-        publisher.begin_reconcile(is_full=False)
+        publisher.begin_reconcile(full=False)
         publisher.reconcile()
         here.store.remove(APP, runtime_handler=RUNC)
         publisher.reconcile()

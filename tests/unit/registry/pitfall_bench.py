@@ -29,7 +29,7 @@ HOST = platforms.parse("linux/amd64")
 REFERENCE = "registry.example/team/app:1"
 PASSWORD = "CANARY-password"
 ALWAYS = 0
-LOGIN = TokenAuth(users={"alice": PASSWORD}, is_anonymous_allowed=False)
+LOGIN = TokenAuth(users={"alice": PASSWORD}, allow_anonymous=False)
 
 
 def fault(what: Any, *, kind: str = "", times: int = ALWAYS, method: str = "") -> FaultRule:

@@ -76,14 +76,16 @@ def test_while_a_mirror_is_probed_others_ask_the_next_host(breaker: Breaker, clo
     clock.seconds += 60
     asked: list[str] = []
 
-    def attempt(endpoint: Endpoint, behind: int) -> str:
+    def answer(endpoint: Endpoint) -> str:
         asked.append(endpoint.host)
         if asked == [MIRROR.host]:
             assert ask() == UPSTREAM.host
         return endpoint.host
 
     def ask() -> str:
-        return first_served([MIRROR, UPSTREAM], attempt, what="it", breaker=breaker, observer=ignore)
+        return first_served(
+            [MIRROR, UPSTREAM], answer, session=lambda host, _: host, what="it", breaker=breaker, observer=ignore
+        )
 
     assert ask() == MIRROR.host
     assert asked == [MIRROR.host, UPSTREAM.host]

@@ -116,7 +116,7 @@ def pull_through_mirror(tmp_path: Path, more: str) -> tuple[Registry, Logins, An
     (folder / "hosts.toml").write_text('server = "https://mirror.example"\n[host."https://mirror.example"]\n')
     text = f'{TABLE}{more}\n[plugins."io.containerd.cri.v1.images".registry]\nconfig_path = "{tmp_path}/certs"\n'
     settings = config.loads(text, filename="config.toml", host=HOST)
-    auth = TokenAuth(users={"alice": "s3cret"}, is_anonymous_allowed=False)
+    auth = TokenAuth(users={"alice": "s3cret"}, allow_anonymous=False)
     registry = Registry({"mirror.example/team/app:1": build_image()}, auth=auth)
     logins = Logins("registry.example")
     client = connect(config=settings, credentials=logins, transport=registry.transport)

@@ -68,6 +68,10 @@ def test_a_store_without_files(store: ImageStore, content: MemoryContent, tmp_pa
     assert store.get(NAME).id == image.id
 
 
+def test_a_store_says_which_one_it_is(store: ImageStore, tmp_path: Path) -> None:
+    assert repr(store) == f"<ImageStore {tmp_path / 'store'}>"
+
+
 def test_damage_is_found_and_repaired(store: ImageStore, content: MemoryContent) -> None:
     image = store.pull(NAME, platform="linux/amd64")
     content.blobs[image.id] = (b"something else", 1.0)

@@ -62,7 +62,7 @@ def test_what_removes_makes_none(here: Node) -> None:
         path.unlink()
     here.store.untag(TAG, runtime_handler="kata")
     here.store.remove(OTHER, runtime_handler="kata")
-    here.store.delete_each([PYTHON], runtime_handler="kata")
+    here.store.remove(PYTHON, runtime_handler="kata", collect=True)
     here.store.collect_garbage()
     here.store.close()
     assert copies(here.store) == 0

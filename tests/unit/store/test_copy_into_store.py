@@ -20,7 +20,7 @@ def test_handlers_that_the_image_has_nothing_for_are_left_out(tmp_path: Path) ->
     events: list[Event] = []
     with node(tmp_path, {PYTHON: LINUX_ONLY}) as opened:
         report = opened.store.copy(
-            PYTHON, f"store:{HERE}", options=CopyOptions(has_all_handlers=True), observer=events.append
+            PYTHON, f"store:{HERE}", options=CopyOptions(all_handlers=True), observer=events.append
         )
         kept = {(image.reference, image.runtime_handler) for image in opened.store.list()}
     assert report.target.digest == LINUX_ONLY.target.digest
@@ -32,7 +32,7 @@ def test_handlers_that_the_image_has_nothing_for_are_left_out(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("options", "platforms"),
-    [(CopyOptions(has_all_handlers=True), ["linux/s390x"]), (CopyOptions((PROCESS, "kata")), ["linux/amd64"])],
+    [(CopyOptions(all_handlers=True), ["linux/s390x"]), (CopyOptions((PROCESS, "kata")), ["linux/amd64"])],
 )
 def test_an_image_with_nothing_for_a_named_handler_is_an_error(
     tmp_path: Path, options: CopyOptions, platforms: list[str]

@@ -31,8 +31,8 @@ SBOM: Final = build_artifact("application/vnd.example.sbom", {"b": b"bill"}, sub
 SEAL: Final = build_artifact("application/vnd.example.seal", {"c": b"of the bill"}, subject=SBOM.target)
 REFERRERS: Final = (SIGNATURE, SBOM, SEAL)
 SIGNED: Final = {PYTHON: IMAGE} | {f"{REPOSITORY}:referrer-{number}": each for number, each in enumerate(REFERRERS)}
-ALONG: Final = CopyOptions(has_referrers=True)
-ALL_ALONG: Final = CopyOptions(has_referrers=True, has_all_handlers=True)
+ALONG: Final = CopyOptions(referrers=True)
+ALL_ALONG: Final = CopyOptions(referrers=True, all_handlers=True)
 
 
 def digests(*images: Image) -> set[Digest]:
@@ -104,7 +104,7 @@ def test_the_store_keeps_referrers_as_long_as_the_image(tmp_path: Path) -> None:
         here.store.untag(HERE)
         here.store.collect_garbage()
         assert digests(*REFERRERS) <= stored(here)
-        here.store.delete(PYTHON)
+        here.store.remove(PYTHON, collect=True)
         assert stored(here) == set()
         assert here.store.metadata.graph.content_labels(CHOSEN.digest) == {}
 
@@ -147,7 +147,7 @@ def test_what_was_pulled_has_no_referrers_in_the_store(tmp_path: Path) -> None:
 
 
 def test_another_handlers_manifest_has_to_be_looked_for_too(tmp_path: Path) -> None:
-    both = CopyOptions((PROCESS, HYPERV), has_referrers=True)
+    both = CopyOptions((PROCESS, HYPERV), referrers=True)
     with node(tmp_path / "store", SIGNED) as here:
         here.store.copy(PYTHON, f"store:{PYTHON}", options=ALONG)
         here.store.pull(PYTHON, runtime_handler=HYPERV)
@@ -170,13 +170,13 @@ def test_a_docker_archive_is_refused_on_both_sides(tmp_path: Path) -> None:
     with node(tmp_path / "store", {PYTHON: build_image("linux/amd64")}) as here:
         linux = CopyOptions(("kata",))
         with pytest.raises(InvalidInputError, match=said):
-            here.store.copy(PYTHON, f"docker-archive:{saved}", options=replace(linux, has_referrers=True))
+            here.store.copy(PYTHON, f"docker-archive:{saved}", options=replace(linux, referrers=True))
         assert not saved.exists()
         here.store.copy(PYTHON, f"docker-archive:{saved}", options=linux)
         for source in (f"docker-archive:{saved}", f"oci-archive:{saved}"):
             for place in (f"store:{HERE}", f"oci:{tmp_path / 'out'}"):
                 with pytest.raises(InvalidInputError, match=said) as caught:
-                    here.store.copy(source, place, options=replace(linux, has_referrers=True))
+                    here.store.copy(source, place, options=replace(linux, referrers=True))
                 assert "oci:" in caught.value.hint
         assert list(here.store.list()) == []
 

@@ -7,6 +7,7 @@ import math
 import shutil
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -109,37 +110,47 @@ def test_a_collection_believes_the_tables_where_every_index_lacks_rows(root: Pat
 
 
 @pytest.mark.parametrize("index", [each for each in INDEXES if each != "image_by_id"])
-@pytest.mark.parametrize("how", ["delete", "evict"])
+@pytest.mark.parametrize("how", ["remove", "evict"])
 def test_what_frees_one_image_refuses_damaged_indexes_before_it_removes_any(root: Path, index: str, how: str) -> None:
     """It asks which others hold the content by indexes: one that lacks rows would lose what those need."""
     before = blobs(root)
     forget(root, index)
     with ImageStore(root, clock=lambda: time.time() + 60.0) as store:
-        what = OTHER if how == "delete" else EvictionPolicy(unused_seconds=1.0)
+        ways: dict[str, Callable[[], object]] = {
+            "remove": lambda: store.remove(OTHER, collect=True),
+            "evict": lambda: store.evict(EvictionPolicy(unused_seconds=1.0)),
+        }
         with pytest.raises(StoreCorruptError, match=r"index.*nothing was removed") as caught:
-            getattr(store, how)(what)
+            ways[how]()
         assert len(list(store.list())) == 2
     assert "check --rebuild" in caught.value.hint
     assert blobs(root) == before
 
 
-@pytest.mark.parametrize("how", ["get", "remove", "delete", "list"])
+@pytest.mark.parametrize("how", ["get", "remove", "remove and collect", "list"])
 def test_an_image_that_its_index_lacks_is_not_said_to_be_missing(root: Path, how: str) -> None:
     with ImageStore(root) as store:
         image = next(store.list(name=OTHER))
     forget(root, "image_by_id")
-    with ImageStore(root) as store, pytest.raises(StoreCorruptError, match="index") as caught:
-        list(getattr(store, how)(name=str(image.id)))
+    with ImageStore(root) as store:
+        ways: dict[str, Callable[[str], object]] = {
+            "get": store.get,
+            "remove": store.remove,
+            "remove and collect": lambda name: store.remove(name, collect=True),
+            "list": lambda name: list(store.list(name=name)),
+        }
+        with pytest.raises(StoreCorruptError, match="index") as caught:
+            ways[how](str(image.id))
     assert "check --rebuild" in caught.value.hint
 
 
-@pytest.mark.parametrize("how", ["remove", "delete"])
-def test_a_name_whose_image_the_index_of_ids_lacks_is_refused(root: Path, how: str) -> None:
+@pytest.mark.parametrize("collect", [False, True])
+def test_a_name_whose_image_the_index_of_ids_lacks_is_refused(root: Path, collect: bool) -> None:
     forget(root, "image_by_id")
     before = blobs(root)
     with ImageStore(root) as store:
         with pytest.raises(StoreCorruptError, match="index"):
-            getattr(store, how)(OTHER, runtime_handler="kata")
+            store.remove(OTHER, runtime_handler="kata", all_names=True, collect=collect)
         assert len(list(store.list())) == 2
     assert blobs(root) == before
 

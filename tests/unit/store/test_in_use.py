@@ -92,6 +92,6 @@ def test_the_time_of_use_is_noted_too(tmp_path: Path) -> None:
 
 def test_a_removal_is_obeyed_and_frees_the_content(here: Node) -> None:
     here.store.note_in_use([(image_id(here, each), each) for each in (HYPERV, PROCESS)], holder="test")
-    assert here.store.delete(PYTHON, runtime_handler=HYPERV).bytes_freed
+    assert here.store.remove(PYTHON, runtime_handler=HYPERV, collect=True).bytes_freed
     assert left(here.store) == [PROCESS]
     assert here.store.collect_garbage().digests == ()

@@ -62,7 +62,7 @@ def test_a_collection_frees_only_files_with_one_name(here: Node) -> None:
 
 def test_a_removal_says_what_became_free(here: Node) -> None:
     linked, record = layer_size(here, LINKED), here.store.get(LINKED, runtime_handler="kata").record
-    removal = here.store.delete(LINKED, runtime_handler="kata")
+    removal = here.store.remove(LINKED, runtime_handler="kata", collect=True)
     assert removal.bytes_freed == record.content_size - linked
 
 
@@ -80,4 +80,4 @@ def test_a_file_that_lost_its_other_name_frees_its_bytes(here: Node, tmp_path: P
     (tmp_path / layer_path(here.store.get(LINKED, runtime_handler="kata")).name).unlink()
     assert here.store.usage().linked_bytes == 0
     record = here.store.get(LINKED, runtime_handler="kata").record
-    assert here.store.delete(LINKED, runtime_handler="kata").bytes_freed == record.content_size
+    assert here.store.remove(LINKED, runtime_handler="kata", collect=True).bytes_freed == record.content_size

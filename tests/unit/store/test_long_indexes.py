@@ -32,6 +32,6 @@ def test_a_long_index_goes_everywhere(tmp_path: Path) -> None:
             assert here.store.pull(PYTHON, runtime_handler="kata").target.digest == Digest.of(raw)
         assert here.store.check().faults == ()
         place, kata = f"oci-archive:{tmp_path / 'a.tar'}", ("kata",)
-        here.store.copy(f"store:{PYTHON}", place, options=CopyOptions(kata, has_all_handlers=True))
+        here.store.copy(f"store:{PYTHON}", place, options=CopyOptions(kata, all_handlers=True))
         here.store.copy(place, "store:registry.example/b:1", options=CopyOptions(kata))
         assert here.store.get("registry.example/b:1", runtime_handler="kata").target.digest == Digest.of(raw)

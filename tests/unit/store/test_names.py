@@ -11,6 +11,7 @@ import pytest
 
 from imagestore import Digest, ImageStore
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
+from imagestore.store.maintenance.removal import Removal
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node, python_image
 
 ALIAS = "registry.example/library/python:alias"
@@ -37,7 +38,7 @@ def test_status_by_name_is_the_default_handlers(here: Node) -> None:
 
 
 def test_status_by_name_never_answers_for_another_handler(here: Node) -> None:
-    here.store.remove(PYTHON, runtime_handler=PROCESS)
+    here.store.remove(PYTHON, runtime_handler=PROCESS, all_names=True)
     with pytest.raises(ImageNotFoundError) as caught:
         here.store.get(PYTHON)
     assert HYPERV in caught.value.hint
@@ -64,7 +65,7 @@ def test_status_by_repository_digest(here: Node, which: str) -> None:
 
 def test_status_by_name_and_digest_takes_any_handler(here: Node) -> None:
     guest = here.store.get(PYTHON, runtime_handler=HYPERV)
-    here.store.remove(PYTHON, runtime_handler=PROCESS)
+    here.store.remove(PYTHON, runtime_handler=PROCESS, all_names=True)
     assert here.store.get(f"registry.example/library/python@{guest.target.digest}").record == guest.record
 
 
@@ -80,19 +81,32 @@ def test_an_ambiguous_beginning_of_an_id_is_refused(here: Node) -> None:
     assert here.store.get("f" * 63 + "1").reference == "registry.example/twin:1"
 
 
-def test_removal_by_name_means_the_default_handlers_image_with_all_its_tags(here: Node) -> None:
-    assert set(here.store.remove(PYTHON)) == {(PYTHON, PROCESS), (ALIAS, PROCESS)}
+def test_removal_by_name_means_that_name_of_the_default_handler(here: Node) -> None:
+    assert here.store.remove(PYTHON).removed == ((PYTHON, PROCESS),)
+    assert keys(here) == {(PYTHON, HYPERV), (ALIAS, PROCESS)}
+
+
+def test_removal_of_all_names_means_the_default_handlers_image(here: Node) -> None:
+    assert set(here.store.remove(PYTHON, all_names=True).removed) == {(PYTHON, PROCESS), (ALIAS, PROCESS)}
     assert keys(here) == {(PYTHON, HYPERV)}
 
 
+def test_a_dry_run_says_what_names_mean_and_removes_nothing(here: Node) -> None:
+    both = ((PYTHON, PROCESS), (ALIAS, PROCESS))
+    planned = here.store.remove(PYTHON, ALIAS, "none", all_names=True, collect=True, dry_run=True)
+    assert planned == Removal({PYTHON: both, ALIAS: both, "none": ()})
+    assert planned.removed == both
+    assert len(keys(here)) == 3
+
+
 def test_removal_by_name_means_the_others_when_the_default_has_none(here: Node) -> None:
-    here.store.remove(PYTHON, runtime_handler=PROCESS)
-    assert here.store.remove(PYTHON) == ((PYTHON, HYPERV),)
+    here.store.remove(PYTHON, runtime_handler=PROCESS, all_names=True)
+    assert here.store.remove(PYTHON).removed == ((PYTHON, HYPERV),)
     assert keys(here) == set()
 
 
 def test_removal_with_a_handler_leaves_the_others(here: Node) -> None:
-    assert here.store.remove(PYTHON, runtime_handler=HYPERV) == ((PYTHON, HYPERV),)
+    assert here.store.remove(PYTHON, runtime_handler=HYPERV).removed == ((PYTHON, HYPERV),)
     assert keys(here) == {(PYTHON, PROCESS), (ALIAS, PROCESS)}
 
 
@@ -100,35 +114,36 @@ def test_removal_with_a_handler_leaves_the_others(here: Node) -> None:
 def test_removal_by_id_without_a_handler_removes_that_image_under_every_handler(here: Node, length: int) -> None:
     image = here.store.get(PYTHON)
     here.store.pull(PYTHON, runtime_handler="kata")
-    assert set(here.store.remove(image.id.encoded[:length])) == {(PYTHON, PROCESS), (ALIAS, PROCESS)}
+    assert set(here.store.remove(image.id.encoded[:length]).removed) == {(PYTHON, PROCESS), (ALIAS, PROCESS)}
     assert keys(here) == {(PYTHON, HYPERV), (PYTHON, "kata")}
 
 
-def test_removal_by_name_and_digest_removes_the_image_under_every_handler(here: Node) -> None:
+def test_removal_by_name_and_digest_removes_the_repositorys_names_under_every_handler(here: Node) -> None:
     digest = here.store.get(PYTHON).target.digest
     here.store.remove(f"registry.example/library/python@{digest}")
     assert keys(here) == set()
 
 
 def test_removal_for_all_handlers_by_name(here: Node) -> None:
-    assert len(here.store.remove(PYTHON, all_handlers=True)) == 3
+    assert here.store.remove(PYTHON, all_handlers=True).removed == ((PYTHON, HYPERV), (PYTHON, PROCESS))
+    assert len(here.store.remove(ALIAS, all_handlers=True, all_names=True).removed) == 1
     assert keys(here) == set()
     with pytest.raises(InvalidInputError, match="not both"):
         here.store.remove(PYTHON, runtime_handler=PROCESS, all_handlers=True)
 
 
 def test_removal_is_idempotent(here: Node) -> None:
-    assert here.store.remove(PYTHON, all_handlers=True)
-    assert here.store.remove(PYTHON, all_handlers=True) == ()
-    assert here.store.remove("sha256:" + "0" * 64) == ()
-    assert here.store.remove("!!") == ()
+    assert here.store.remove(PYTHON, all_handlers=True).removed
+    assert here.store.remove(PYTHON, all_handlers=True).removed == ()
+    assert here.store.remove("sha256:" + "0" * 64).removed == ()
+    assert here.store.remove("!!").removed == ()
 
 
 def test_removing_one_handlers_image_leaves_the_others_whole_and_frees_the_rest(here: Node) -> None:
     guest = here.store.get(PYTHON, runtime_handler=HYPERV)
     default = here.store.get(PYTHON)
     only_default = {layer.digest for layer in default.layers} - {layer.digest for layer in guest.layers}
-    here.store.remove(PYTHON, runtime_handler=PROCESS)
+    here.store.remove(PYTHON, runtime_handler=PROCESS, all_names=True)
     report = here.store.collect_garbage()
     assert set(report.digests) == only_default | {default.id, default.manifest.digest}
     assert all(path.is_file() for path in here.store.get(PYTHON, runtime_handler=HYPERV).layer_paths)
@@ -142,7 +157,7 @@ def test_records_of_a_handler_that_left_the_configuration_stay_removable(here: N
         before.store.pull(PYTHON, runtime_handler="extra")
     with node(tmp_path) as later:
         assert (PYTHON, "extra") in keys(later)
-        assert later.store.remove(PYTHON, runtime_handler="extra") == ((PYTHON, "extra"),)
+        assert later.store.remove(PYTHON, runtime_handler="extra").removed == ((PYTHON, "extra"),)
         with pytest.raises(UnknownRuntimeHandlerError):
             later.store.remove(PYTHON, runtime_handler="extra")
 

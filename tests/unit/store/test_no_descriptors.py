@@ -27,7 +27,7 @@ ways = {
     "check": store.check,
     "collect": store.collect_garbage,
     "damage": store.metadata.damage,
-    "delete": lambda: store.delete("python:3"),
+    "delete": lambda: store.remove("python:3", collect=True),
     "evict": lambda: store.evict(EvictionPolicy(unused_seconds=1.0)),
     "export": lambda: store.export_images(["python:3"], "-"),
     "import": lambda: store.import_images(sys.argv[1]),

@@ -77,7 +77,7 @@ def test_what_a_removal_was_given_is_not_for_leases(tmp_path: Path, monkeypatch:
     with node(tmp_path / "node") as here:
         here.store.pull(PYTHON)
         here.store.export_images([PYTHON], tmp_path / "saved.tar")
-        here.store.delete(PYTHON)
+        here.store.remove(PYTHON, collect=True)
         database_of(here.store).database.ballast.release()
         real = os.statvfs(tmp_path)
         monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((4096, 4096, 999, 130, 130, *real[5:])))

@@ -245,7 +245,7 @@ def test_a_bare_digest_of_index_or_manifest_finds_and_removes_the_image(tmp_path
         digest = str((process.target if which == "target" else process.manifest).digest)
         assert here.store.get(digest).record == process.record
         expected = {(PYTHON, PROCESS), (PYTHON, HYPERV)} if which == "target" else {(PYTHON, PROCESS)}
-        assert set(here.store.remove(digest)) == expected
+        assert set(here.store.remove(digest).removed) == expected
 
 
 def test_an_empty_name_is_no_image(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from imagestore.cli.main import main
 from imagestore.errors import ImageNotFoundError, InvalidInputError
 from tests.support.node import CONFIG, PROCESS, PYTHON, node
 
-DRY = CopyOptions(("kata",), is_dry_run=True)
+DRY = CopyOptions(("kata",), dry_run=True)
 
 
 def test_the_named_handlers_image_is_meant(tmp_path: Path) -> None:
@@ -19,10 +19,10 @@ def test_the_named_handlers_image_is_meant(tmp_path: Path) -> None:
         image = opened.store.pull(PYTHON, runtime_handler="kata")
         for name in (PYTHON, image.id.encoded[:12]):
             assert opened.store.push(name, options=DRY).destination == PYTHON
-        whole = CopyOptions(has_all_handlers=True, is_dry_run=True)
+        whole = CopyOptions(all_handlers=True, dry_run=True)
         assert opened.store.push(PYTHON, options=whole).destination == PYTHON
         with pytest.raises(ImageNotFoundError):
-            opened.store.push(PYTHON, options=CopyOptions((PROCESS,), is_dry_run=True))
+            opened.store.push(PYTHON, options=CopyOptions((PROCESS,), dry_run=True))
 
 
 def test_one_of_several_names_has_to_be_said(tmp_path: Path) -> None:

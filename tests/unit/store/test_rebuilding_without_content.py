@@ -118,7 +118,7 @@ def test_what_comes_back_late_is_kept_for_a_day(root: Path, how: str, caplog: py
         for path in list(kept.iterdir()):
             path.rename(root / "content" / "blobs" / "sha256" / path.name)
         if how == "delete":
-            assert here.store.delete("registry.example/third:1", runtime_handler="kata").bytes_freed == 0
+            assert here.store.remove("registry.example/third:1", runtime_handler="kata", collect=True).bytes_freed == 0
         else:
             assert here.store.collect_garbage(dry_run=True).digests == ()
             assert here.store.collect_garbage().digests == ()
@@ -185,7 +185,7 @@ def test_what_was_removed_and_collected_since_the_copy_does_not_come_back(root: 
     with ImageStore(root) as store:
         store.metadata.leases.delete(next(each.id for each in store.metadata.leases.find() if each.id != "lasting"))
         store.metadata.keep_copy(at_once=True)
-        store.delete(OTHER, runtime_handler="kata")
+        store.remove(OTHER, runtime_handler="kata", collect=True)
     spoil(root)
     report = rebuild(root)
     assert [record.reference for record, _ in report.skipped] == [OTHER]

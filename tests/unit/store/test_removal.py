@@ -91,14 +91,14 @@ def test_many_together_go_as_one_after_the_other(
     known: dict[tuple[str, str], int],
     names: list[str],
     whose: str | None,
-    only_name: bool,
+    all_names: bool,
 ) -> None:
     together, single = stores
     for store in stores:
         store.images.remove([(each.reference, each.handler) for each in store.images.find()])
         store.images.put_many([(record(*key, number), {}) for key, number in known.items()])
     handler, is_for_all = (None, True) if whose == "all" else (whose, False)
-    rule = RemovalRule(handler, "runc", is_for_all=is_for_all, only_name=only_name)
+    rule = RemovalRule(handler, "runc", is_for_all=is_for_all, all_names=all_names)
     expected = found = None
     with contextlib.suppress(InvalidInputError):
         expected = one_after_the_other(single, names, rule)
@@ -278,10 +278,10 @@ def test_a_record_that_cannot_be_read_is_not_removed_as_if_it_could(tmp_path: Pa
     metadata.close()
 
 
-@pytest.mark.parametrize("only_name", [False, True])
-def test_all_names_of_one_image_go(full: SqliteMetadataStore, only_name: bool) -> None:
+@pytest.mark.parametrize("all_names", [False, True])
+def test_all_names_of_one_image_go(full: SqliteMetadataStore, all_names: bool) -> None:
     """All are one image under many names."""
     full.images.put_many([(replace(ONE, reference=name), {}) for name in MANY])
-    removed, _ = Remover(full, RemovalRule(None, "runc", only_name=only_name)).remove(MANY)
+    removed, _ = Remover(full, RemovalRule(None, "runc", all_names=all_names)).remove(MANY)
     assert full.images.find() == []
-    assert [len(removed[name]) for name in MANY[:2]] == ([1, 1] if only_name else [len(MANY), 0])
+    assert [len(removed[name]) for name in MANY[:2]] == ([len(MANY), 0] if all_names else [1, 1])

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def put(store: ImageStore, data: bytes) -> Digest:
 def with_all_platforms(here: Node, folder: Path) -> list[Digest]:
     """Import python whole; the layers of a manifest that no handler chose."""
     archive = making.write(folder / "whole.tar", making.layout_files({PYTHON: python_image()}))
-    here.store.import_images(archive, options=ImportOptions(has_all_platforms=True))
+    here.store.import_images(archive, options=ImportOptions(all_platforms=True))
     (record,) = here.store.metadata.images.find()
     arm = next(each for each in python_image().manifests if each.platform and each.platform.architecture == "arm64")
     assert arm.descriptor.digest in record.roots
@@ -260,7 +261,7 @@ def test_a_store_made_next_to_content_keeps_it_for_a_day(
     here.store.close()
     lose_database(root, leaving=b"" if is_empty else None)
     with pytest.raises(StoreCorruptError, match="the database is gone"):
-        ImageStore(root, is_making=False)
+        ImageStore(root, create=False)
     with ImageStore(root) as again:
         assert len(list(again.metadata.leases.find())) == 1
         assert f"made a database next to {len(blobs)} blobs" in caplog.text
@@ -285,7 +286,7 @@ def test_content_is_kept_for_a_day_too_where_the_database_was_half_made(here: No
     blobs, root = present(here.store), here.store.root
     here.store.close()
     leave_database_without_tables(root)
-    with ImageStore(root, is_making=is_making) as again:
+    with ImageStore(root, create=is_making) as again:
         again.collect_garbage()
         assert present(again) == blobs
 
@@ -496,7 +497,7 @@ def test_a_rebuilt_record_keeps_what_its_labels_name(here: Node) -> None:
     image = here.store.pull(PYTHON, runtime_handler=HYPERV)
     labels = {"containerd.io/gc.ref.content.other": str(manifest)}
     here.store.metadata.images.put(replace(image.record, labels=labels), {})
-    here.store.delete(OTHER, runtime_handler="kata")
+    here.store.remove(OTHER, runtime_handler="kata", collect=True)
     before = present(here.store)
     assert manifest in before
     here.store.close()
@@ -543,7 +544,7 @@ def test_a_process_whose_database_was_replaced_writes_no_more(here: Node, tmp_pa
     here.store.pull(PYTHON)
     here.store.backup(tmp_path / "other.db")
     os.replace(tmp_path / "other.db", here.store.root / "metadata.db")
-    for change in (here.store.remove, here.store.pin, here.store.delete):
+    for change in (here.store.remove, here.store.pin, partial(here.store.remove, collect=True)):
         with pytest.raises(StoreError, match="was replaced while this process had it open"):
             change(PYTHON)
 

@@ -16,7 +16,7 @@ from imagestore.errors import (
     StoreBusyError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.store.images_by_name import further_reference, tag_records
+from imagestore.store.tagging import further_reference, tag_records
 from imagestore.testing import build_image
 from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node, python_image
 

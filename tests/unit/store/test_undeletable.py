@@ -16,7 +16,7 @@ from imagestore.oci.media_types import OCI_LAYER_GZIP
 from imagestore.store.garbage import GarbageReport
 from imagestore.store.leases import held
 from imagestore.store.maintenance.eviction import EvictionReport
-from imagestore.store.maintenance.removal import Removals
+from imagestore.store.maintenance.removal import Removal
 from imagestore.store.pull.undo import undone_on_failure
 from tests.support.node import PYTHON, Node, node
 
@@ -103,10 +103,10 @@ def test_removing_and_evicting_name_it_and_say_what_was_done(here: Node, refuse:
     manifest = store.pull(PYTHON).record.manifest.digest
     refuse(manifest.encoded)
     with pytest.raises(UndeletableError) as caught:
-        store.delete_each([PYTHON])
+        store.remove(PYTHON, collect=True)
     removals = caught.value.report
-    assert isinstance(removals, Removals)
-    assert [name for name, _ in removals.removed[PYTHON]] == [PYTHON]
+    assert isinstance(removals, Removal)
+    assert [name for name, _ in removals.by_name[PYTHON]] == [PYTHON]
     assert removals.bytes_freed > 0
     assert blobs(store) == {manifest}
     store.pull(PYTHON)

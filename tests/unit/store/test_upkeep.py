@@ -66,8 +66,8 @@ def test_several_images_are_deleted_with_one_sweep(here: Node) -> None:
     both(here)
     other = here.store.pull(OTHER, runtime_handler="kata")
     everything = sum(info.size for info in here.store.content.walk())
-    removals = here.store.delete_each([PYTHON, str(other.id), "none", PYTHON], all_handlers=True)
-    assert removals.removed == {
+    removals = here.store.remove(PYTHON, str(other.id), "none", PYTHON, all_handlers=True, collect=True)
+    assert removals.by_name == {
         PYTHON: ((PYTHON, HYPERV), (PYTHON, PROCESS)),
         str(other.id): ((OTHER, "kata"),),
         "none": (),
@@ -79,9 +79,9 @@ def test_several_images_are_deleted_with_one_sweep(here: Node) -> None:
 def test_deleting_for_one_handler_and_for_all_is_refused(here: Node) -> None:
     both(here)
     with pytest.raises(InvalidInputError, match="not both"):
-        here.store.delete(PYTHON, runtime_handler=PROCESS, all_handlers=True)
+        here.store.remove(PYTHON, runtime_handler=PROCESS, all_handlers=True, collect=True)
     with pytest.raises(InvalidInputError, match="not both"):
-        here.store.delete_each([], runtime_handler=PROCESS, all_handlers=True)
+        here.store.remove(runtime_handler=PROCESS, all_handlers=True)
     assert len(list(here.store.list())) == 2
 
 
@@ -89,11 +89,11 @@ def test_names_before_a_refused_one_are_gone_and_those_after_it_stay(here: Node)
     both(here)
     other = here.store.pull(OTHER, runtime_handler="kata")
     with pytest.raises(InvalidInputError, match="empty name"):
-        here.store.delete_each([PYTHON, "", OTHER], all_handlers=True)
+        here.store.remove(PYTHON, "", OTHER, all_handlers=True, collect=True)
     assert [(image.reference, image.handler) for image in here.store.metadata.images.find()] == [(OTHER, "kata")]
     here.store.collect_garbage()
     assert other.manifest.digest in present(here.store)
-    assert here.store.delete(OTHER, all_handlers=True).removed == ((OTHER, "kata"),)
+    assert here.store.remove(OTHER, all_handlers=True, collect=True).removed == ((OTHER, "kata"),)
     assert present(here.store) == set()
 
 
@@ -117,19 +117,19 @@ def test_accounts_tell_alone_from_shared(here: Node) -> None:
 def test_deleting_frees_exactly_what_was_unique(here: Node) -> None:
     first, second = both(here)
     unique = {each.record.handler: each.unique_bytes for each in here.store.usage().images}
-    removal = here.store.delete(PYTHON, runtime_handler=PROCESS)
+    removal = here.store.remove(PYTHON, runtime_handler=PROCESS, collect=True)
     assert removal.removed == ((PYTHON, PROCESS),)
     assert removal.bytes_freed == unique[PROCESS]
     assert all(path.exists() for path in second.layer_paths)
     assert not here.store.content.exists(first.manifest.digest)
     assert here.store.collect_garbage().digests == ()
-    assert here.store.delete("registry.example/nothing:1").removed == ()
+    assert here.store.remove("registry.example/nothing:1", collect=True).removed == ()
 
 
 def test_deleting_spares_what_a_lease_holds(here: Node) -> None:
     image = here.store.pull(PYTHON)
     with here.store.hold([image.manifest.digest]):
-        here.store.delete(PYTHON)
+        here.store.remove(PYTHON, collect=True)
         assert present(here.store) == {image.manifest.digest, image.id, *(part.digest for part in image.layers)}
     here.store.collect_garbage()
     assert present(here.store) == set()

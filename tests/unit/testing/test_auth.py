@@ -57,7 +57,7 @@ def test_the_token_service_checks_the_password(header: dict[str, str], status: i
 
 
 def test_without_anonymous_pulls_the_token_is_given_and_useless() -> None:
-    client = client_of(TokenAuth(users={"alice": "right"}, is_anonymous_allowed=False))
+    client = client_of(TokenAuth(users={"alice": "right"}, allow_anonymous=False))
     for headers, status in (({}, 401), (basic("alice", "right"), 200)):
         token = client.get("https://registry.example/token", params={"scope": SCOPE}, headers=headers).json()["token"]
         assert client.get(MANIFEST, headers={"Authorization": f"Bearer {token}"}).status_code == status
@@ -83,7 +83,7 @@ def test_the_form_of_oauth2_is_understood(form: dict[str, str], status: int) -> 
 
 
 def test_a_service_without_the_form_answers_404() -> None:
-    assert client_of(TokenAuth(is_post_supported=False)).post("https://registry.example/token").status_code == 404
+    assert client_of(TokenAuth(allow_post=False)).post("https://registry.example/token").status_code == 404
 
 
 def test_a_refresh_token_is_given_when_asked_for() -> None:
@@ -170,7 +170,7 @@ def test_docker_hubs_other_names_are_guarded_too(auth: TokenAuth | BasicAuth, ho
 
 
 def test_an_identity_token_that_was_given_out_is_taken_back() -> None:
-    client = client_of(TokenAuth(users={"alice": "right"}, is_anonymous_allowed=False))
+    client = client_of(TokenAuth(users={"alice": "right"}, allow_anonymous=False))
     place = "https://registry.example/token"
     given = client.get(place, params={"offline_token": "true"}, headers=basic("alice", "right")).json()["refresh_token"]
     form = {"grant_type": "refresh_token", "refresh_token": given, "scope": SCOPE}

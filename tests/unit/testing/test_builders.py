@@ -56,7 +56,7 @@ def check_closure(image: Image) -> None:
     [
         build_image(),
         build_image("windows(10.0.20348.1970+win32k)/amd64", family="docker"),
-        build_index(["linux/amd64", "linux/arm/v7"], has_attestations=True),
+        build_index(["linux/amd64", "linux/arm/v7"], attestations=True),
         build_index(["linux/amd64"], algorithm="sha512"),
         build_index([build_index(["linux/arm64"]), "linux/amd64"]),
         build_index([]),
@@ -95,7 +95,7 @@ def test_layers_are_archives_whose_diff_ids_the_config_lists() -> None:
 
 
 def test_windows_layers_have_windows_folders_and_attributes() -> None:
-    archive = gzip.decompress(read_all(layer("w", is_windows=True).body, 1 << 20))
+    archive = gzip.decompress(read_all(layer("w", windows=True).body, 1 << 20))
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
         members = {one.name: one.pax_headers for one in opened.getmembers()}
     assert set(members) == {"Files", "Files/data", "Files/data/w.bin", "Hives", "Hives/Software_Delta"}
@@ -133,7 +133,7 @@ def test_an_entry_carries_platform_annotations_and_overrides_as_given() -> None:
 
 
 def test_attestations_point_at_their_image_and_are_no_manifests_of_the_index() -> None:
-    image = build_index(["linux/amd64"], has_attestations=True)
+    image = build_index(["linux/amd64"], attestations=True)
     entry = document(image)["manifests"][1]
     assert entry["platform"] == {"architecture": "unknown", "os": "unknown"}
     assert entry["annotations"] == {

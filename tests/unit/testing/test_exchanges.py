@@ -27,8 +27,8 @@ def blob(blobs: BlobFolder) -> TapeExchange:
     return TapeExchange("GET", "https", "a.example", path, "", 200, body=TapeContent(digest, len(CONTENT)))
 
 
-def play(blobs: BlobFolder, *exchanges: TapeExchange, is_strict: bool = False) -> Replay:
-    return replay(Tape(exchanges=exchanges), blobs=blobs.root, is_strict=is_strict)
+def play(blobs: BlobFolder, *exchanges: TapeExchange, strict: bool = False) -> Replay:
+    return replay(Tape(exchanges=exchanges), blobs=blobs.root, strict=strict)
 
 
 def client_of(playing: Replay) -> httpx.Client:
@@ -126,7 +126,7 @@ def test_framing_is_replayed(blobs: BlobFolder) -> None:
 
 
 def test_a_strict_replay_shows_unexpected_unused_and_near(blobs: BlobFolder, blob: TapeExchange) -> None:
-    with pytest.raises(ReplayMismatchError) as caught, play(blobs, PING, blob, is_strict=True) as playing:
+    with pytest.raises(ReplayMismatchError) as caught, play(blobs, PING, blob, strict=True) as playing:
         client_of(playing).put(PING.url + "?sig=hunter2")
     text = str(caught.value)
     assert "unexpected request: PUT https://a.example/v2/?sig=..." in text
@@ -136,7 +136,7 @@ def test_a_strict_replay_shows_unexpected_unused_and_near(blobs: BlobFolder, blo
 
 
 def test_a_strict_replay_that_agrees_is_silent(blobs: BlobFolder, blob: TapeExchange) -> None:
-    with play(blobs, PING, blob, is_strict=True) as playing:
+    with play(blobs, PING, blob, strict=True) as playing:
         client = client_of(playing)
         assert client.get(PING.url).status_code == client.get(blob.url).status_code == 200
 
@@ -161,5 +161,5 @@ def test_an_explanation_names_the_difference(
 
 
 def test_an_error_in_the_block_is_not_hidden_by_strictness(blobs: BlobFolder) -> None:
-    with pytest.raises(ZeroDivisionError), play(blobs, PING, is_strict=True):
+    with pytest.raises(ZeroDivisionError), play(blobs, PING, strict=True):
         raise ZeroDivisionError

@@ -26,7 +26,7 @@ def test_every_tape_is_good() -> None:
 
 
 def test_no_body_is_surplus() -> None:
-    assert collect_bodies(str(TAPES), is_dry_run=True).removed == ()
+    assert collect_bodies(str(TAPES), dry_run=True).removed == ()
 
 
 def test_made_tapes_are_made_again_the_same(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def running() -> list[threading.Thread]:
 
 
 def test_closing_waits_for_no_client_that_makes_no_handshake() -> None:
-    with RegistryServer(IMAGES, is_tls=True) as server, connect(server.address):
+    with RegistryServer(IMAGES, tls=True) as server, connect(server.address):
         until(lambda: len(running()) >= 2, "the client is served")
         time.sleep(0.1)
         server.server.close()
@@ -104,7 +104,7 @@ def test_a_closed_server_opens_no_listener() -> None:
 
 
 def test_a_servers_url_is_text_and_tells_of_other_hosts(tmp_path: Path) -> None:
-    with RegistryServer(IMAGES, is_tls=True) as server, server.serve("a.example", "b.example") as other:
+    with RegistryServer(IMAGES, tls=True) as server, server.serve("a.example", "b.example") as other:
         assert server.url == f"https://{server.address}"
         assert server.reference("registry.example/app:1") == f"{server.address}/app:1"
         assert other.url == other.url_of("a.example") == f"http://{other.address}"
@@ -159,12 +159,12 @@ def test_an_address_that_no_listener_can_serve_is_reported_to_client_and_test() 
 
 def test_a_tls_server_gives_its_authority_to_clients(tmp_path: Path) -> None:
     path = save_tape(tmp_path / "tapes" / "one", make_tape(IMAGES, BlobFolder(str(tmp_path / "blobs"))))
-    with TapeSession(path) as session, replay(path, is_strict=False) as playing:
+    with TapeSession(path) as session, replay(path, strict=False) as playing:
         for server in (
-            RegistryServer(IMAGES, is_tls=True),
-            Registry(IMAGES).serve(is_tls=True),
-            playing.serve(is_tls=True),
-            session.serve(is_tls=True),
+            RegistryServer(IMAGES, tls=True),
+            Registry(IMAGES).serve(tls=True),
+            playing.serve(tls=True),
+            session.serve(tls=True),
         ):
             with server:
                 address = f"https://{server.address}/v2/"
@@ -177,7 +177,7 @@ def test_a_tls_server_gives_its_authority_to_clients(tmp_path: Path) -> None:
 
 def test_the_listeners_of_a_proxy_speak_tls_if_wanted() -> None:
     engine, name = Registry(IMAGES).engine, "registry.example"
-    with ProxyServer(engine, (name,), authority=Authority(), is_tls=True) as server:
+    with ProxyServer(engine, (name,), authority=Authority(), tls=True) as server:
         trusting = server.authority.client_context()
         assert server.url_of(name).startswith("https://127.0.0.1:")
         assert httpx.get(f"{server.url_of(name)}/v2/", verify=trusting).status_code == 200

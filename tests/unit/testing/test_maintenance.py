@@ -192,7 +192,7 @@ def test_only_bodies_that_no_tape_needs_are_deleted(tmp_path: Path, blobs: BlobF
     save_tape(tmp_path / "tapes" / "deeper" / "two", make_tape({"a.example/x:1": build_image(seed="two")}, blobs))
     needed = set(blobs.digests())
     surplus = blobs.put(b"surplus")
-    planned = collect_bodies(str(tmp_path / "tapes"), is_dry_run=True)
+    planned = collect_bodies(str(tmp_path / "tapes"), dry_run=True)
     assert (planned.removed, planned.bytes_freed, planned.kept) == ((surplus,), 7, len(needed))
     assert blobs.has(surplus)
     assert collect_bodies(str(tmp_path / "tapes")) == planned

@@ -89,7 +89,7 @@ def everything_below(folder: Path) -> bytes:
 
 @pytest.mark.parametrize("storage_host", ["", "storage.example"])
 @pytest.mark.parametrize(
-    "auth", [None, TokenAuth(), TokenAuth(users={USER: CANARY}, is_anonymous_allowed=False, realm_host="auth.example")]
+    "auth", [None, TokenAuth(), TokenAuth(users={USER: CANARY}, allow_anonymous=False, realm_host="auth.example")]
 )
 def test_what_was_recorded_replays_the_same(
     tmp_path: Path, blobs: BlobFolder, auth: TokenAuth | None, storage_host: str
@@ -99,7 +99,7 @@ def test_what_was_recorded_replays_the_same(
         live = pull(client, user=user)
         path = save_tape(tmp_path / "one", recorder.tape(about="round trip"))
     for name in ("someone else", USER):
-        with replay(path, is_strict=True) as playing, httpx.Client(transport=playing.transport) as client:
+        with replay(path, strict=True) as playing, httpx.Client(transport=playing.transport) as client:
             assert pull(client, user=(name, "anything") if user else None) == live
 
 
@@ -203,7 +203,7 @@ def test_a_known_password_never_reaches_the_disk(tmp_path: Path, blobs: BlobFold
     auth = TokenAuth(
         users={USER: CANARY},
         identity_tokens={f"refresh-{CANARY}": USER},
-        is_anonymous_allowed=False,
+        allow_anonymous=False,
         realm_host="auth.example",
     )
     with recording(blobs, auth=auth, storage_host="storage.example") as (recorder, client):

@@ -87,7 +87,7 @@ def test_a_session_that_is_not_finished_writes_nothing(tmp_path: Path, upstream:
 
 def test_strictness_can_be_switched_off(tmp_path: Path, upstream: SessionSettings) -> None:
     run(tmp_path / "t", "once", upstream, PING)
-    run(tmp_path / "t", "none", SessionSettings(is_strict=False), TAGS)
+    run(tmp_path / "t", "none", SessionSettings(strict=False), TAGS)
 
 
 def test_faults_come_with_the_replay_and_not_with_the_recording(tmp_path: Path, upstream: SessionSettings) -> None:

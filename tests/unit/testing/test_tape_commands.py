@@ -137,7 +137,7 @@ def test_record_of_a_failing_command_writes_nothing_and_passes_the_status_on(tmp
 
 
 def test_record_of_a_command_that_fails_for_want_of_an_answer_says_why(tmp_path: Path) -> None:
-    with Registry({"registry.example/app:1": IMAGE}).serve(is_tls=True) as server:
+    with Registry({"registry.example/app:1": IMAGE}).serve(tls=True) as server:
         for address, words, hint in (
             ("http://127.0.0.1:1", "Connection refused", "is the address of --upstream"),
             (server.url, "unable to get local issuer certificate", "SSL_CERT_FILE"),
@@ -152,7 +152,7 @@ def test_record_of_a_command_that_fails_for_want_of_an_answer_says_why(tmp_path:
 
 
 def test_a_private_authority_is_trusted_as_the_environment_says(tmp_path: Path) -> None:
-    with Registry({"registry.example/app:1": IMAGE}).serve(is_tls=True) as server:
+    with Registry({"registry.example/app:1": IMAGE}).serve(tls=True) as server:
         (tmp_path / "ca.pem").write_bytes(server.authority.pem)
         options = ["--tape", str(tmp_path / "one"), "--upstream", f"registry.example={server.url}"]
         command = [sys.executable, "-m", "imagestore", "record", *options, "--", sys.executable, "-c", ASK]

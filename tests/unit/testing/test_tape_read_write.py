@@ -231,7 +231,7 @@ def test_a_body_of_another_size_is_refused_before_the_first_request(tmp_path: Pa
 def test_a_mismatch_shows_the_first_lines_of_each_sort(tmp_path: Path) -> None:
     recorded = tuple(TapeExchange("GET", "https", "a.example", f"/v2/{n}", "", 200) for n in range(5000))
     with pytest.raises(ReplayMismatchError, match="and 4980 more that were recorded") as caught:
-        replay(Tape(exchanges=recorded), blobs=tmp_path, is_strict=True).check()
+        replay(Tape(exchanges=recorded), blobs=tmp_path, strict=True).check()
     assert len(str(caught.value)) < 4000
 
 

@@ -21,7 +21,7 @@ from tests.unit.store.archive.making import layout_files, member, tar_of, write
 
 PLATFORMS = ("linux/amd64", "linux/arm64", "linux/arm/v7", "windows(10.0.17763.1)/amd64", "windows(10.0.20348.9)/amd64")
 NAME = "registry.example/round/trip:1"
-EVERY = ImportOptions(has_all_handlers=True)
+EVERY = ImportOptions(all_handlers=True)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def test_what_is_exported_for_all_handlers_comes_back(recipe: Recipe, form: Arch
             except ImageStoreError:
                 assert held(one) == {}
                 return
-            options = ExportOptions(has_all_handlers=True, format=form)
+            options = ExportOptions(all_handlers=True, format=form)
             one.store.export_images([NAME], folder / "out", options=options)
             two.store.import_images(folder / "out", options=EVERY)
             assert held(two) == held(one)

@@ -12,7 +12,7 @@ from imagestore.testing import Image
 from tests.support.node import Node, python_image, snapshot
 
 KATA = ImportOptions(("kata",))
-ALL = ImportOptions(has_all_handlers=True)
+ALL = ImportOptions(all_handlers=True)
 
 
 def refused(here: Node, archive: Path, options: ImportOptions, kind: type[ImageStoreError], words: str) -> None:

@@ -34,5 +34,5 @@ def test_the_documents_of_one_image_are_bounded(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("imagestore.store.pull.sources.MAX_HELD_BYTES", 12_000)
     with node(tmp_path / "store") as here:
         with pytest.raises(DocumentError, match="that take more than 12000 bytes"):
-            here.store.import_images(archive, options=ImportOptions(has_all_platforms=True))
+            here.store.import_images(archive, options=ImportOptions(all_platforms=True))
         here.store.import_images(archive)

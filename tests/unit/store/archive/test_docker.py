@@ -422,9 +422,9 @@ def test_layers_that_are_not_their_diff_ids_are_not_exported(here: Node, tmp_pat
 def test_several_manifests_of_one_name_do_not_fit(here: Node, tmp_path: Path) -> None:
     here.store.import_images(
         write(tmp_path / "in.tar", layout_files({PYTHON: build_index(["linux/amd64", "linux/arm64"])})),
-        options=ImportOptions(("kata",), has_all_platforms=True),
+        options=ImportOptions(("kata",), all_platforms=True),
     )
-    options = ExportOptions(("kata",), has_all_platforms=True, format=ArchiveFormat.DOCKER_ARCHIVE)
+    options = ExportOptions(("kata",), all_platforms=True, format=ArchiveFormat.DOCKER_ARCHIVE)
     with pytest.raises(InvalidInputError, match="has 2 contents, and a name can lead to one"):
         here.store.export_images([PYTHON], tmp_path / "a.tar", options=options)
 

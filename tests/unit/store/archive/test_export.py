@@ -103,18 +103,18 @@ def test_what_is_known_of_an_entry_is_written_whole() -> None:
 
 
 def test_several_handlers_share_one_index(here: Node, tmp_path: Path) -> None:
-    options = ExportOptions(has_all_handlers=True)
+    options = ExportOptions(all_handlers=True)
     (image,) = here.store.export_images([PYTHON], tmp_path / "a.tar", options=options).images
     assert image.platforms == (PLATFORMS[0], PLATFORMS[2], PLATFORMS[3])
     with node(tmp_path / "other") as other:
-        back = other.store.import_images(tmp_path / "a.tar", options=ImportOptions(has_all_handlers=True)).images
+        back = other.store.import_images(tmp_path / "a.tar", options=ImportOptions(all_handlers=True)).images
         assert {(each.runtime_handler, each.id) for each in back} == {
             (each.runtime_handler, each.id) for each in here.store.list()
         }
 
 
 def test_several_handlers_without_their_index_need_several_names(here: Node, tmp_path: Path) -> None:
-    options = ExportOptions(has_all_handlers=True, shape=ExportShape.MANIFEST)
+    options = ExportOptions(all_handlers=True, shape=ExportShape.MANIFEST)
     with pytest.raises(InvalidInputError, match="has 3 contents, and a name can lead to one"):
         here.store.export_images([PYTHON], tmp_path / "a.tar", options=options)
 
@@ -129,12 +129,12 @@ def test_a_platform_is_found_whichever_handler_pulled_it(here: Node, tmp_path: P
 
 
 def test_all_platforms_are_those_that_the_store_has_whole(tmp_path: Path) -> None:
-    image = build_index([*PLATFORMS, Entry(build_index(["linux/s390x"]))], has_attestations=True)
+    image = build_index([*PLATFORMS, Entry(build_index(["linux/s390x"]))], attestations=True)
     archive = write(tmp_path / "in.tar", layout_files({"a:1": image}))
-    every = ImportOptions(("kata",), has_all_platforms=True)
+    every = ImportOptions(("kata",), all_platforms=True)
     with node(tmp_path / "store") as here, node(tmp_path / "other") as other:
         here.store.import_images(archive, options=every)
-        options = ExportOptions(has_all_platforms=True)
+        options = ExportOptions(all_platforms=True)
         (found,) = here.store.export_images(["a:1"], tmp_path / "a.tar", options=options).images
         assert found.left_out == ()
         blobs = {*image.documents, *image.blobs}
@@ -298,7 +298,7 @@ def test_a_folder_with_something_in_it_is_left_alone(here: Node, tmp_path: Path)
     ("names", "options", "kind"),
     [
         (["nothing:1"], ExportOptions(), ImageNotFoundError),
-        (["nothing:1"], ExportOptions(has_all_handlers=True), ImageNotFoundError),
+        (["nothing:1"], ExportOptions(all_handlers=True), ImageNotFoundError),
         ([PYTHON, "nothing:1"], ExportOptions(), ImageNotFoundError),
     ],
 )
@@ -455,10 +455,10 @@ def test_pipes_are_written_directly(here: Node, tmp_path: Path) -> None:
 
 def test_one_name_with_two_indexes_can_not_be_one_entry(here: Node, tmp_path: Path) -> None:
     moved = layout_files({PYTHON: build_index(PLATFORMS, seed="moved")})
-    options = ImportOptions(("kata",), may_replace=True)
+    options = ImportOptions(("kata",), replace=True)
     here.store.import_images(write(tmp_path / "in.tar", moved), options=options)
     with pytest.raises(InvalidInputError, match="has 2 contents"):
-        here.store.export_images([PYTHON], tmp_path / "a.tar", options=ExportOptions(has_all_handlers=True))
+        here.store.export_images([PYTHON], tmp_path / "a.tar", options=ExportOptions(all_handlers=True))
 
 
 def test_a_single_manifest_goes_as_it_is(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_pull_after_an_import_of_all_platforms_keeps_them(
     here: Node, tmp_path: Path, again: tuple[ImportOptions, ...]
 ) -> None:
     archive = write(tmp_path / "python.tar", layout_files({PYTHON: python_image()}))
-    for options in (replace(KATA, has_all_platforms=True), *again):
+    for options in (replace(KATA, all_platforms=True), *again):
         (imported,) = here.store.import_images(archive, options=options).images
     assert imported.size == sum(info.size for info in here.store.content.walk())
     assert here.store.pull(PYTHON, runtime_handler="kata").record == imported.record
@@ -114,9 +114,9 @@ def test_all_handlers_without_any_match_is_an_error(here: Node, tmp_path: Path) 
 
 
 def test_all_platforms_stay_with_the_record(here: Node, tmp_path: Path) -> None:
-    image = build_index([*PLATFORMS[:2], Entry(build_index(["linux/s390x"]))], has_attestations=True)
+    image = build_index([*PLATFORMS[:2], Entry(build_index(["linux/s390x"]))], attestations=True)
     archive = write(tmp_path / "a.tar", layout_files({"a:1": image}))
-    here.store.import_images(archive, options=replace(KATA, has_all_platforms=True))
+    here.store.import_images(archive, options=replace(KATA, all_platforms=True))
     # The same content again, without the others: they stay.
     here.store.import_images(archive, options=KATA)
     here.store.collect_garbage()
@@ -132,7 +132,7 @@ def test_a_partial_archive_is_enough_for_the_handlers_it_was_made_for(here: Node
     archive = write(tmp_path / "a.tar", layout_files({"a:1": image}, without=without))
     report = here.store.import_images(archive, options=ALL, observer=here.events.append)
     assert [each.runtime_handler for each in report.images] == ["kata"]
-    here.store.import_images(archive, options=replace(KATA, has_all_platforms=True), observer=here.events.append)
+    here.store.import_images(archive, options=replace(KATA, all_platforms=True), observer=here.events.append)
     assert any(isinstance(event, Noticed) and "linux/arm64" in event.message for event in here.events)
     refused(here, archive, ImportOptions((HYPERV,)), ContentNotFoundError, "for windows(10.0.17763.4851)/amd64")
 
@@ -262,7 +262,7 @@ def test_a_name_is_not_moved_to_other_content_silently(here: Node, tmp_path: Pat
     refused(here, archive, KATA, AlreadyExistsError, str(before.target.digest))
     # Another handler's record of the same name is not this one.
     here.store.import_images(archive, options=ImportOptions((HYPERV,)))
-    (moved,) = here.store.import_images(archive, options=replace(KATA, may_replace=True)).images
+    (moved,) = here.store.import_images(archive, options=replace(KATA, replace=True)).images
     assert moved.target.digest == other.target.digest
     assert moved.record.created_at == before.record.created_at
     assert moved.record.labels == {"team": "blue"}
@@ -282,7 +282,7 @@ def test_a_refusal_does_not_say_that_the_archive_has_what_only_the_store_has(her
         here.store.import_images(archive, options=KATA)
     assert caught.value.hint.startswith("--platform takes what the archive has")
     assert here.store.import_images(archive, options=arm).images[0].platform.architecture == "arm64"
-    (moved,) = here.store.import_images(archive, options=replace(KATA, may_replace=True)).images
+    (moved,) = here.store.import_images(archive, options=replace(KATA, replace=True)).images
     assert moved.manifest.digest == amd64
 
 
@@ -339,7 +339,7 @@ def test_a_collection_while_an_import_runs_takes_nothing_of_it(here: Node, tmp_p
                 assert other.collect_garbage().digests == ()
             collections += 1
 
-    here.store.import_images(archive, options=replace(KATA, has_all_platforms=True), observer=collect)
+    here.store.import_images(archive, options=replace(KATA, all_platforms=True), observer=collect)
     assert collections
     assert here.store.check().faults == ()
 

@@ -111,7 +111,7 @@ def stored(path: Path, *layers: Layer, **config: Any) -> Iterator[ImageStore]:
 
 def unpacked(path: Path, *layers: Layer, **given: Any) -> UnpackReport:
     """What came of unpacking an image of these layers into ``root`` below a folder."""
-    given.setdefault("is_rootless", IS_ROOTLESS)
+    given.setdefault("rootless", IS_ROOTLESS)
     with stored(path, *layers) as store:
         return store.unpack(REFERENCE, path / "root", **given)
 

@@ -59,7 +59,7 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("imagestore.store.unpack.tree.PathTable", small)
 
 
-def kept(path: Path, monkeypatch: pytest.MonkeyPatch, layers: list[Layer], *, is_rootless: bool) -> int:
+def kept(path: Path, monkeypatch: pytest.MonkeyPatch, layers: list[Layer], *, rootless: bool) -> int:
     """What an unpacking keeps in memory when it comes to the last entry, which is the only link."""
     found: list[int] = []
 
@@ -74,7 +74,7 @@ def kept(path: Path, monkeypatch: pytest.MonkeyPatch, layers: list[Layer], *, is
         patch.setattr(LayerApplier, "_set_on_name", lambda *_, **__: None)
         tracemalloc.start()
         try:
-            store.unpack(REFERENCE, path / "root", is_rootless=is_rootless)
+            store.unpack(REFERENCE, path / "root", rootless=rootless)
         finally:
             tracemalloc.stop()
     return found[0]
@@ -122,13 +122,13 @@ KINDS: dict[str, Callable[[], list[Layer]]] = {
 @pytest.mark.usefixtures("small_tables")
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_kept_of_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    assert kept(tmp_path, monkeypatch, KINDS[kind](), is_rootless=IS_ROOTLESS) < MOST_KEPT
+    assert kept(tmp_path, monkeypatch, KINDS[kind](), rootless=IS_ROOTLESS) < MOST_KEPT
 
 
 @pytest.mark.usefixtures("small_tables")
 def test_nothing_is_kept_of_folders_that_shut_out_their_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = made(*(folder(name_of(number), mode=0o555) for number in range(MANY)), LAST)
-    assert kept(tmp_path, monkeypatch, [layer], is_rootless=True) < MOST_KEPT
+    assert kept(tmp_path, monkeypatch, [layer], rootless=True) < MOST_KEPT
 
 
 def test_pieces_of_two_bytes_take_no_more_memory_than_large_ones(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def steps(path: Path, layers: list[Layer]) -> int:
 
         sys.setprofile(_count)
         try:
-            store.unpack(REFERENCE, path / "root", is_rootless=IS_ROOTLESS)
+            store.unpack(REFERENCE, path / "root", rootless=IS_ROOTLESS)
         finally:
             sys.setprofile(None)
     return count
@@ -306,12 +306,12 @@ def test_a_cancellation_ends_a_long_removal_and_the_next_unpacking_ends_the_rest
         with monkeypatch.context() as patch:
             token, removed = cancelled_by(patch, "unlink", 20)
             with pytest.raises(OperationCancelledError) as ended:
-                store.unpack(REFERENCE, tmp_path / "root", is_rootless=IS_ROOTLESS, cancel=token)
+                store.unpack(REFERENCE, tmp_path / "root", rootless=IS_ROOTLESS, cancel=token)
         assert len(removed) < 10
         (rest,) = (each for each in tmp_path.iterdir() if each.name != "store")
         assert f"remove {rest}, which has what is left" in ended.value.hint
         os.utime(rest, (1, 1))
-        store.unpack(REFERENCE, tmp_path / "root", is_rootless=IS_ROOTLESS)
+        store.unpack(REFERENCE, tmp_path / "root", rootless=IS_ROOTLESS)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["root", "store"]
 
 
@@ -330,7 +330,7 @@ def test_a_cancellation_ends_any_work_within_a_piece_of_the_layer(
     with stored(tmp_path, layer()) as store:
         token, calls = cancelled_by(monkeypatch, call, 20)
         with pytest.raises(OperationCancelledError):
-            store.unpack(REFERENCE, tmp_path / "root", is_rootless=IS_ROOTLESS, cancel=token)
+            store.unpack(REFERENCE, tmp_path / "root", rootless=IS_ROOTLESS, cancel=token)
     assert len(calls) < 3
 
 
@@ -395,6 +395,6 @@ def test_a_folder_made_anew_is_not_closed_as_the_one_before(tmp_path: Path) -> N
     again = [entry(f".wh.c{number}") for number in range(0, 40, 2)]
     implied = [entry(f"c{number}/x") for number in range(0, 40, 4)]
     explicit = [folder(f"c{number}", mode=0o700) for number in range(2, 40, 4)]
-    unpacked(tmp_path, made(*closed), made(*again), made(*implied, *explicit), is_rootless=True)
+    unpacked(tmp_path, made(*closed), made(*again), made(*implied, *explicit), rootless=True)
     modes = {number: os.stat(tmp_path / f"root/c{number}").st_mode & 0o777 for number in range(40)}
     assert modes == {n: 0o500 if n % 2 else 0o755 if n % 4 == 0 else 0o700 for n in range(40)}

@@ -27,7 +27,7 @@ def bundled(path: Path, *entries: Entry, user: str = "") -> dict[str, Any]:
     """The user that a bundle of an image with these files starts as."""
     settings = {"Entrypoint": ["/bin/app"], "User": user}
     with stored(path, made(*entries), config={"config": settings}) as store:
-        store.unpack(REFERENCE, path / "bundle", bundle=BundleOptions(), is_rootless=IS_ROOTLESS)
+        store.unpack(REFERENCE, path / "bundle", bundle=BundleOptions(), rootless=IS_ROOTLESS)
     found: dict[str, Any] = json.loads((path / "bundle/config.json").read_text())["process"]["user"]
     return found
 
@@ -208,7 +208,7 @@ def test_what_no_process_can_have_is_refused(tmp_path: Path, kind: str) -> None:
         stored(tmp_path, made(entry("a")), config={"config": {"Entrypoint": ["/app"], **given}}) as store,
         pytest.raises(DocumentError, match=text),
     ):
-        store.unpack(REFERENCE, tmp_path / "bundle", bundle=BundleOptions(), is_rootless=IS_ROOTLESS)
+        store.unpack(REFERENCE, tmp_path / "bundle", bundle=BundleOptions(), rootless=IS_ROOTLESS)
     assert not (tmp_path / "bundle").exists()
 
 
@@ -231,14 +231,14 @@ def test_options_that_no_process_can_have_are_refused(tmp_path: Path, options: B
         stored(tmp_path, made(entry("a")), config={"config": {"Entrypoint": ["/app"]}}) as store,
         pytest.raises((DocumentError, InvalidInputError)),
     ):
-        store.unpack(REFERENCE, tmp_path / "bundle", bundle=options, is_rootless=IS_ROOTLESS)
+        store.unpack(REFERENCE, tmp_path / "bundle", bundle=options, rootless=IS_ROOTLESS)
     assert not (tmp_path / "bundle").exists()
 
 
 def test_a_relative_folder_of_the_image_counts_only_where_no_other_is_given(tmp_path: Path) -> None:
     with stored(tmp_path, made(entry("a")), config={"config": {"Cmd": ["/a"], "WorkingDir": "app"}}) as store:
         options = BundleOptions(cwd="/srv")
-        store.unpack(REFERENCE, tmp_path / "bundle", bundle=options, is_rootless=IS_ROOTLESS)
+        store.unpack(REFERENCE, tmp_path / "bundle", bundle=options, rootless=IS_ROOTLESS)
     assert json.loads((tmp_path / "bundle/config.json").read_text())["process"]["cwd"] == "/srv"
 
 
@@ -384,5 +384,5 @@ def test_a_volume_in_the_place_of_the_root_is_refused(tmp_path: Path) -> None:
         stored(tmp_path, made(entry("a")), config={"config": {"Cmd": ["/x"], "Volumes": {"/a/..": {}}}}) as store,
         pytest.raises(DocumentError, match="a volume in the place of its root") as refused,
     ):
-        store.unpack(REFERENCE, tmp_path / "bundle", bundle=BundleOptions(), is_rootless=IS_ROOTLESS)
+        store.unpack(REFERENCE, tmp_path / "bundle", bundle=BundleOptions(), rootless=IS_ROOTLESS)
     assert "--no-volumes" in refused.value.hint

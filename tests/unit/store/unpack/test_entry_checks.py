@@ -366,5 +366,5 @@ def test_owners_that_a_user_namespace_does_not_have_have_a_way_out(
 
     monkeypatch.setattr(os, "fchown", refuse)
     with pytest.raises(PreconditionError, match="entry 'a': the system refuses an owner") as refused:
-        unpacked(tmp_path, made(entry("a", uid=1000)), is_rootless=False)
+        unpacked(tmp_path, made(entry("a", uid=1000)), rootless=False)
     assert "--rootless" in refused.value.hint

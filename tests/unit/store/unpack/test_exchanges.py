@@ -141,7 +141,7 @@ def test_an_exchange_during_a_bundle_changes_nothing_outside(
 ) -> None:
     reached = exchange_at(monkeypatch, place, way, home, victim)
     try:
-        store.unpack(REFERENCE, home / "box", bundle=BundleOptions(), is_rootless=IS_ROOTLESS)
+        store.unpack(REFERENCE, home / "box", bundle=BundleOptions(), rootless=IS_ROOTLESS)
     except ImageStoreError:
         pass
     else:
@@ -161,7 +161,7 @@ def test_success_is_never_reported_of_what_others_put_there(
     reached = exchange_at(monkeypatch, place, way, home, victim)
     try:
         if form == "tree":
-            store.unpack(REFERENCE, home / "box", is_rootless=IS_ROOTLESS)
+            store.unpack(REFERENCE, home / "box", rootless=IS_ROOTLESS)
         else:
             kind = ArchiveFormat.OCI_FOLDER if form == "layout" else ArchiveFormat.OCI_ARCHIVE
             store.export_images([REFERENCE], home / "box", options=ExportOptions(format=kind))
@@ -180,7 +180,7 @@ def test_a_tree_that_was_moved_aside_is_emptied(
 ) -> None:
     exchange_at(monkeypatch, "partial-rename", way, home, victim)
     with pytest.raises(PreconditionError):
-        store.unpack(REFERENCE, home / "box", bundle=BundleOptions(), is_rootless=IS_ROOTLESS)
+        store.unpack(REFERENCE, home / "box", bundle=BundleOptions(), rootless=IS_ROOTLESS)
     (aside,) = home.glob("aside-*")
     assert list(aside.iterdir()) == []
 
@@ -190,7 +190,7 @@ def test_what_is_whole_stays_where_the_folder_above_was_moved_to(
 ) -> None:
     exchange_at(monkeypatch, "bundle-config", by_moving_the_folder_above, home, victim)
     with pytest.raises(PreconditionError, match="or a folder above it"):
-        store.unpack(REFERENCE, home / "box", bundle=BundleOptions(), is_rootless=IS_ROOTLESS)
+        store.unpack(REFERENCE, home / "box", bundle=BundleOptions(), rootless=IS_ROOTLESS)
     assert sorted(each.name for each in (home.parent / "aside/box").iterdir()) == ["config.json", "rootfs"]
 
 
@@ -230,14 +230,14 @@ def test_every_error_of_the_system_is_told_as_ours_and_leaves_nothing_unfinished
 ) -> None:
     options = BundleOptions()
     system = FailingSystem(monkeypatch, unpacking, partial, tree, apply, metadata, layer)
-    store.unpack(REFERENCE, tmp_path / "box0", bundle=options, is_rootless=True)
+    store.unpack(REFERENCE, tmp_path / "box0", bundle=options, rootless=True)
     number, last, failures = 0, system.calls, 0
     while number < last:
         number += 1
         folder = tmp_path / f"box{number}"
         system.fail_at(number)
         try:
-            store.unpack(REFERENCE, folder, bundle=options, is_rootless=True)
+            store.unpack(REFERENCE, folder, bundle=options, rootless=True)
         except ImageStoreError:
             failures += 1
         # What fails behind the rename is the look at what the name leads to.

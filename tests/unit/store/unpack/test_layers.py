@@ -205,7 +205,7 @@ def test_owners_devices_and_attributes_are_made_by_root(tmp_path: Path) -> None:
 
 def test_without_root_devices_are_left_out_and_reported(tmp_path: Path) -> None:
     device = entry("dev/null", tarfile.CHRTYPE, devmajor=1, devminor=3)
-    report = unpacked(tmp_path, made(device, entry("a", uid=1234, data=b"1")), is_rootless=True)
+    report = unpacked(tmp_path, made(device, entry("a", uid=1234, data=b"1")), rootless=True)
     assert listed(tmp_path / "root") == {"a": "1", "dev": "folder"}
     assert report.left_out == ("dev/null: a device, which only root can make",)
     assert os.stat(tmp_path / "root/a").st_uid == os.geteuid()
@@ -227,34 +227,34 @@ DEVICE = entry("dev/x", tarfile.CHRTYPE, devmajor=1, devminor=3)
     ids=["no folder", "one layer", "two layers", "in the place of a file", "through a link", "link to no folder"],
 )
 def test_other_names_of_what_was_left_out_are_left_out(tmp_path: Path, layers: list[Layer]) -> None:
-    report = unpacked(tmp_path, *layers, is_rootless=True)
+    report = unpacked(tmp_path, *layers, rootless=True)
     assert not {"dev/x", "dev/y"} & listed(tmp_path / "root").keys()
     assert [each.endswith("y: a device, which only root can make") for each in report.left_out] == [False, True]
 
 
 def test_a_name_of_a_name_of_what_was_left_out_is_left_out(tmp_path: Path) -> None:
     upper = made(hard_link("z", "dev/y"), entry("file", data=b"1"))
-    report = unpacked(tmp_path, made(DEVICE, hard_link("dev/y", "dev/x")), upper, is_rootless=True)
+    report = unpacked(tmp_path, made(DEVICE, hard_link("dev/y", "dev/x")), upper, rootless=True)
     assert report.left_out_count == 3
     assert listed(tmp_path / "root") == {"dev": "folder", "file": "1"}
 
 
 def test_what_came_in_the_place_of_a_device_counts(tmp_path: Path) -> None:
     lower = made(folder("dev"), DEVICE)
-    unpacked(tmp_path, lower, made(entry("dev/x", data=b"1"), hard_link("dev/y", "dev/x")), is_rootless=True)
+    unpacked(tmp_path, lower, made(entry("dev/x", data=b"1"), hard_link("dev/y", "dev/x")), rootless=True)
     assert listed(tmp_path / "root") == {"dev": "folder", "dev/x": "1", "dev/y": "1"}
 
 
 def test_a_link_to_a_device_that_was_hidden_is_refused(tmp_path: Path) -> None:
     lower = made(folder("dev"), DEVICE)
     with pytest.raises(DocumentError, match="hard link 'dev/y' to 'dev/x', which isn't there"):
-        unpacked(tmp_path, lower, made(entry("dev/.wh.x")), made(hard_link("dev/y", "dev/x")), is_rootless=True)
+        unpacked(tmp_path, lower, made(entry("dev/.wh.x")), made(hard_link("dev/y", "dev/x")), rootless=True)
 
 
 def test_root_or_rootless_is_said_and_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(PreconditionError, match="only root") as refused:
-        unpacked(tmp_path, made(entry("a")), is_rootless=False)
+        unpacked(tmp_path, made(entry("a")), rootless=False)
     assert "--rootless" in refused.value.hint
 
 
@@ -334,7 +334,7 @@ def test_a_diff_id_that_does_not_hold_leaves_nothing(tmp_path: Path) -> None:
     layer = made(entry("a", data=b"1"))
     config = {"rootfs": {"type": "layers", "diff_ids": ["sha256:" + "0" * 64]}}
     with stored(tmp_path, layer, config=config) as store, pytest.raises(IntegrityError, match="unpacks to"):
-        store.unpack(REFERENCE, tmp_path / "root", is_rootless=IS_ROOTLESS)
+        store.unpack(REFERENCE, tmp_path / "root", rootless=IS_ROOTLESS)
     assert not (tmp_path / "root").exists()
 
 
