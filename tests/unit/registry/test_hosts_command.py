@@ -112,7 +112,8 @@ def test_certificate_files_that_can_not_be_used_are_an_error_with_file_and_line(
     line = ["--root", str(app.root), "--config", str(app.config_path)]
     assert main([*line, "hosts", "python:3", "-o", form]) == 9
     out, error = capsys.readouterr()
-    assert error == f"imagestore: {told}: No such file or directory\n"
+    said = json.loads(error)["message"] if form == "json" else error.removeprefix("imagestore: ").rstrip()
+    assert said == f"{told}: No such file or directory"
     assert f"can't be asked: {told}" in out
     assert "trusts" not in out
     assert "https://registry-1.docker.io/v2" in out
