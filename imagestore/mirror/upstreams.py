@@ -190,11 +190,12 @@ class Upstreams:
             raise ReferenceNotFoundError(f"{what}: is not here, and this mirror is offline")
 
     def owner(self, key: str) -> str:
-        """The replica that owns a digest or reference; empty if it is this one, or it failed a moment ago."""
-        owner = owner_of(key, self.settings.replicas)
-        if owner == self.settings.replica or time.monotonic() < self._resting.get(owner, 0.0):
-            return ""
-        return owner
+        """The replica that owns a digest or reference; empty if it is this one."""
+        now, own = time.monotonic(), self.settings.replica
+        # What belongs to one that failed a moment ago belongs to the next in the order, for all that have noticed.
+        awake = [each for each in self.settings.replicas if each == own or now >= self._resting.get(each, 0.0)]
+        owner = owner_of(key, awake)
+        return "" if owner == own else owner
 
     def note_failure(self, owner: str) -> None:
         """Count a failure of a replica; after some in a row it isn't asked for some seconds."""
@@ -319,7 +320,7 @@ def owner_of(key: str, replicas: Sequence[str]) -> str:
 
     Rendezvous hashing: the owner has the highest hash of (replica, key). All replicas with the same list agree without
     asking each other, and if a replica leaves the list, only what it owned moves. A dead owner costs a second transfer
-    from upstream, and no failure.
+    from upstream until it is noticed, and no failure.
 
     >>> owner_of("sha256:00", ["http://a:5000", "http://b:5000"]) == owner_of("sha256:00", ["http://b:5000", "http://a:5000"])
     True

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagestore import Digest
-from imagestore.mirror.upstreams import owner_of
+from imagestore import Digest, config
+from imagestore.mirror import MIRROR_PLUGIN
+from imagestore.mirror.upstreams import Upstreams, owner_of
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
 from imagestore.testing.builders.bodies import BytesBody
 from imagestore.testing.engine.distribution import StoredDocument
@@ -46,6 +47,25 @@ def test_owners_are_spread_evenly() -> None:
     replicas = ["http://a:5000", "http://b:5000", "http://c:5000"]
     owned = Counter(owner_of(str(Digest.of(str(number).encode())), replicas) for number in range(3000))
     assert all(850 < count < 1150 for count in owned.values())
+
+
+def test_what_a_dead_replica_owned_is_the_next_ones_for_all_that_noticed(tmp_path: Path) -> None:
+    urls = [f"http://{name}:5000" for name in "abcd"]
+    dead, *alive = urls
+    keys = [str(Digest.of(str(number).encode())) for number in range(100)]
+    tables = []
+    for own in alive:
+        table = mirror_table({"registry.example": ""}, replicas=str(urls), replica=f'"{own}"')
+        tables.append(Upstreams(config.loads(table, plugins=[MIRROR_PLUGIN]), str(tmp_path)))
+    with contextlib.ExitStack() as stack:
+        for each in tables:
+            stack.callback(each.close)
+            for _ in range(3):
+                assert {each.owner(key) for key in keys} >= {dead}
+                each.note_failure(dead)
+        for key in keys:
+            seen = {each.owner(key) or each.settings.replica for each in tables}
+            assert seen == {owner_of(key, alive)}
 
 
 def free_ports(count: int) -> list[int]:
