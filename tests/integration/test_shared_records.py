@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from imagestore import Digest
-from imagestore.errors import PreconditionError
+from imagestore.errors import PreconditionError, StoreCorruptError, StoreError
 from imagestore.metadata import PostgresMetadataStore
 from imagestore.testing.contracts import MetadataContract
 from imagestore.testing.contracts.metadata import Later, record
@@ -82,3 +82,60 @@ class TestPostgres(MetadataContract):
         assert [count for (count,) in counts] == [76, 512, 512]
         assert [lease.id for lease in metadata.leases.find()] == ["young"]
         assert len(metadata.leases.content("young")) == len(digests)
+
+    def test_a_pulls_records_are_two_transactions(self, metadata: MetadataStore, database_url: str) -> None:
+        """The lease with the look, and the record with the end of the lease: others see both or neither."""
+        assert isinstance(metadata, PostgresMetadataStore)
+        content, put = [Digest.of(b"one"), Digest.of(b"two")], record("registry.example/app:1")
+        metadata.objects.begin_upload("key")
+        metadata.objects.publish(content[0], 3, "key")
+        with contextlib.closing(PostgresMetadataStore(database_url)) as other:
+            with metadata.leasing():
+                metadata.leases.begin("pull", lifetime_seconds=60, content=content)
+                assert set(metadata.objects.find_all(content)) == {content[0]}
+                assert other.leases.find() == []
+            assert set(other.leases.content("pull")) == set(content)
+            with metadata.recording([(put.reference, put.handler)]):
+                assert metadata.images.put(put, {content[0]: [content[1]]}).updated_at > 0
+                metadata.leases.end("pull")
+                assert [lease.id for lease in other.leases.find()] == ["pull"]
+                assert other.images.find() == []
+            assert other.leases.find() == []
+            assert len(other.images.find()) == 1
+
+    def test_nothing_of_a_pipelined_transaction_stays_after_an_error(self, metadata: MetadataStore) -> None:
+        assert isinstance(metadata, PostgresMetadataStore)
+        metadata.leases.create("taken", lifetime_seconds=60)
+
+        def lease(*names: str, then: Exception | None = None) -> None:
+            with metadata.leasing():
+                for name in names:
+                    metadata.leases.begin(name, lifetime_seconds=60, content=[])
+                if then is not None:
+                    raise then
+
+        with pytest.raises(KeyError):
+            lease("one", then=KeyError("one"))
+        # What fails is heard of at the commit.
+        with pytest.raises(StoreError, match="duplicate key"):
+            lease("one", "taken")
+        with pytest.raises(StoreError, match="pipeline aborted"):
+            self._pass_over(metadata)
+        assert [each.id for each in metadata.leases.find()] == ["taken"]
+        lease("one")
+        assert metadata.leases.get("one") is not None
+
+    def _pass_over(self, metadata: PostgresMetadataStore) -> None:
+        with metadata.leasing():
+            metadata.leases.begin("one", lifetime_seconds=60, content=[])
+            with metadata.database.reading() as db, contextlib.suppress(psycopg.Error):
+                db.execute("SELECT 1 / 0").fetchall()
+
+    def test_a_pipelined_transaction_is_refused_where_a_newer_version_writes(
+        self, metadata: MetadataStore, database_url: str
+    ) -> None:
+        with psycopg.connect(database_url, autocommit=True) as db:
+            db.execute("UPDATE imagestore_version SET version = version + 1")
+        with pytest.raises(StoreCorruptError, match="newer"), metadata.leasing():
+            metadata.leases.begin("one", lifetime_seconds=60, content=[])
+        assert metadata.leases.find() == []

@@ -52,8 +52,8 @@ class PostgresStatements(Statements):
             yield from cursor
 
     def pipeline(self) -> AbstractContextManager[object]:
-        """Statements are sent together, in one round trip."""
-        return self._connection.pipeline()
+        """Statements are sent together, in one round trip, as in a pipelined transaction in any case."""
+        return contextlib.nullcontext() if self._connection.info.pipeline_status else self._connection.pipeline()
 
     def _given(self, values: dict[str, object]) -> dict[str, object]:
         values["scope"] = self._scope
