@@ -306,12 +306,16 @@ class ImageStore:
     ) -> Iterator[Image]:
         """Images ordered by reference and handler; with a name or id (or its beginning) or a handler only those of it.
 
-        ``after`` is (reference, handler) of the last image of the page before; a page costs what it has.
+        ``after`` is (reference, handler) of the last image of the page before; a page costs what it has. The list of a
+        shared store is read while it is walked through: what comes or goes in that time may be in it or not.
         """
         if limit is not None and limit < 1:
             raise InvalidInputError(f"a page of {limit} images: expected at least 1")
         handler = self._parts.known_handler(runtime_handler)
-        if name is None:
+        records: Iterable[ImageRecord]
+        if name is None and limit is None:
+            records = self.metadata.images.walk(handler=handler, after=after)
+        elif name is None:
             records = self.metadata.images.find(handler=handler, after=after, limit=limit)
         else:
             found = record_lookup.by_name_or_id(self.metadata, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -11,8 +12,9 @@ import pytest
 from imagestore import Digest
 from imagestore.errors import PreconditionError, StoreCorruptError, StoreError
 from imagestore.metadata import PostgresMetadataStore
+from imagestore.metadata.postgres.tables import PostgresTables
 from imagestore.testing.contracts import MetadataContract
-from imagestore.testing.contracts.metadata import Later, record
+from imagestore.testing.contracts.metadata import NAME, Later, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +34,39 @@ class TestPostgres(MetadataContract):
     @pytest.fixture
     def later(self, database_url: str) -> Later:
         return lambda: contextlib.closing(PostgresMetadataStore(database_url))
+
+    def test_a_walk_is_read_in_pages(self, metadata: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(PostgresTables, "page_size", 2)
+        self.test_a_walk_finds_what_is_listed(metadata)
+        walk = metadata.images.walk()
+        first = [next(walk), next(walk)]
+        metadata.images.remove([(each.reference, each.handler) for each in metadata.images.find()[2:]])
+        assert [*first, *walk] == metadata.images.find()
+
+    def test_a_collection_marks_all_content_and_what_points_on(
+        self, metadata: MetadataStore, database_url: str
+    ) -> None:
+        """Rows of content, absent content, chains of labels, edges of garbage: more than a question has at a time."""
+        digests = [Digest.of(str(number).encode()) for number in range(1300)]
+        chain, flat, image, lost = digests[:4], digests[4:6], digests[6:8], digests[8:]
+        with psycopg.connect(database_url) as db, db.cursor() as cursor:
+            rows = [(str(each), each.encoded) for each in digests[:-10]]
+            cursor.executemany("INSERT INTO content VALUES (%s, 1, %s, 0)", rows)
+        metadata.graph.label_content(chain[0], {"containerd.io/gc.root": "yes"})
+        for parent, child in itertools.pairwise((*chain, *lost[:3])):
+            if child is not lost[0]:
+                metadata.graph.label_content(
+                    parent, {**metadata.graph.content_labels(parent), "containerd.io/gc.ref.content.0": str(child)}
+                )
+        metadata.leases.create("flat", lifetime_seconds=60, content=flat[:1], labels={"containerd.io/gc.flat": "yes"})
+        metadata.graph.put_edges({flat[0]: [flat[1]], lost[20]: [lost[21], image[1]]})
+        metadata.images.put(record(manifest=image[0], config=image[1]), {image[0]: [image[1]]})
+        garbage = metadata.graph.garbage(str(each) for each in reversed(digests))
+        assert set(garbage) == {str(each) for each in (flat[1], *lost)}
+        # What points at something comes first.
+        assert set(garbage[:3]) == {str(each) for each in (lost[0], lost[1], lost[20])}
+        metadata.images.remove([(NAME, "runc")])
+        assert set(metadata.graph.garbage([])) == {str(each) for each in (flat[1], *image, *lost[:-10])}
 
     def test_all_scopes_have_the_stores_id(self, metadata: MetadataStore, database_url: str) -> None:
         with contextlib.closing(PostgresMetadataStore(database_url, scope="other")) as other:

@@ -68,6 +68,15 @@ class MetadataContract:
         with later() as again:
             assert again.store_id == metadata.store_id
 
+    def test_a_walk_finds_what_is_listed(self, metadata: MetadataStore) -> None:
+        names = [f"registry.example/{name}:1" for name in "abcde"]
+        metadata.images.put_many((record(name, handler), {}) for name in names for handler in ("kata", "runc"))
+        images = metadata.images
+        assert [*images.walk()] == images.find()
+        assert [*images.walk(handler="kata")] == images.find(handler="kata")
+        assert [*images.walk(after=(names[2], "kata"))] == images.find(after=(names[2], "kata"))
+        assert [*images.walk(handler="none")] == []
+
     def test_records_by_reference_and_handler(self, metadata: MetadataStore, later: Later) -> None:
         """A record is found by reference and runtime handler, whole and alone."""
         stored = metadata.images.put(record(), {A: [B]})
