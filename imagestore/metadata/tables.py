@@ -21,7 +21,7 @@ class Tables(Protocol):
     """
 
     def note_change(self) -> None:
-        """Called inside of each transaction that changes records, labels or a lease with a long lifetime.
+        """Called inside of each transaction that changes records, named images, namespaces, labels or a lasting lease.
 
         Who watches the store is to see that something changed.
         """
