@@ -69,6 +69,7 @@ class MetadataContract:
             assert again.store_id == metadata.store_id
 
     def test_a_walk_finds_what_is_listed(self, metadata: MetadataStore) -> None:
+        """In the same order, of one handler too, and behind a record."""
         names = [f"registry.example/{name}:1" for name in "abcde"]
         metadata.images.put_many((record(name, handler), {}) for name in names for handler in ("kata", "runc"))
         images = metadata.images
