@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from imagestore.content.api import ContentStore
     from imagestore.events import Event, Observer
     from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
     from imagestore.oci.digest import Digest
     from imagestore.oci.select import Selection
     from imagestore.platforms import Platform
