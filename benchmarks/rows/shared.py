@@ -87,8 +87,9 @@ def pull(store: PostgresMetadataStore, image: int, handler: str) -> None:
     content = _content(image)
     reference = f"registry.example/app-{image}:1"
     lease = f"pull-{time.perf_counter_ns()}-{handler}-{image}"
-    store.leases.create(lease, lifetime_seconds=3600, content=content)
-    assert len(store.objects.find_all(content)) == len(content)
+    with store.leasing():
+        store.leases.begin(lease, lifetime_seconds=3600, content=content)
+        assert len(store.objects.find_all(content)) == len(content)
     target = Descriptor(OCI_MANIFEST, content[0], 1000)
     platform = Platform("linux", "amd64")
     roots = (content[0],)
@@ -96,7 +97,7 @@ def pull(store: PostgresMetadataStore, image: int, handler: str) -> None:
     with store.recording([(reference, handler)]):
         assert len(store.objects.find_all(content)) == len(content)
         store.images.put(record, {content[0]: content[1:]})
-    store.leases.delete(lease, is_of_work=True)
+        store.leases.end(lease)
 
 
 def _work(url: str, number: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -59,12 +60,12 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
         return
     found = _summaries(app, name, runtime_handler)
     if quiet:
-        print("".join([f"{each.image_id}\n" for each in found]), end="")
+        sys.stdout.writelines(f"{each.image_id}\n" for each in found)
         return
     render.table(describe.IMAGE_HEADINGS, _rows(found, has_whole_ids=no_trunc))
 
 
-def _summaries(app: App, name: str | None, handler: str | None) -> list[ImageSummary]:
+def _summaries(app: App, name: str | None, handler: str | None) -> Iterable[ImageSummary]:
     """The lines of the table; without conditions straight from the database, without store and configuration."""
     # A bucket or a scope is refused where the store is opened.
     if name is None and handler is None and not (app.is_shared or app.content or app.scope):
@@ -73,15 +74,15 @@ def _summaries(app: App, name: str | None, handler: str | None) -> list[ImageSum
         found = read_summaries(app.root / "metadata.db")
         if found is not None:
             return found
-    return [
+    return (
         ImageSummary(each.reference, each.runtime_handler, str(each.id), each.platform, each.size)
         for each in _of_store(app, name, handler)
-    ]
+    )
 
 
-def _of_store(app: App, name: str | None, handler: str | None) -> list[Image]:
+def _of_store(app: App, name: str | None, handler: str | None) -> Iterable[Image]:
     try:
-        return [*_listed(app, name, handler)]
+        return _listed(app, name, handler)
     except StoreMissingError:
         if not app.is_shared:
             raise

@@ -70,6 +70,12 @@ class MetadataStore(Protocol):
     def transient(self) -> AbstractContextManager[object]:
         """As exclusive(), for what only running work needs: a power cut, which ends the work, may undo it."""
 
+    def leasing(self) -> AbstractContextManager[object]:
+        """A block in which work leases content, and then looks for it.
+
+        One transaction in few round trips, where the database says what is there; else each is by itself.
+        """
+
     def is_awaited(self) -> bool:
         """Whether a writer waits, or a thread waits for this process's connection; then a batch should end soon."""
 

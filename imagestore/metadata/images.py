@@ -13,7 +13,7 @@ from imagestore.oci.gc_labels import EXPIRE
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from imagestore.metadata.leases import Leases
     from imagestore.metadata.records import ImageRecord
@@ -147,6 +147,21 @@ class Images:
         if not found and limit is None and image_id_prefix is not None:
             self._tables.refuse_hidden("image", "image_id", condition, **values)
         return found
+
+    def walk(self, *, handler: str | None = None, after: tuple[str, str] | None = None) -> Iterator[ImageRecord]:
+        """As find(), but a shared store's list, of any length, is read page by page.
+
+        Each page sees the state of its moment, so a record that comes or goes in that time may be in the list or not.
+        """
+        size = self._tables.page_size
+        page = self.find(handler=handler, after=after, limit=size)
+        return iter(page) if size is None else self._pages(page, size, handler)
+
+    def _pages(self, page: list[ImageRecord], size: int, handler: str | None) -> Iterator[ImageRecord]:
+        while page:
+            yield from page
+            last = page[-1]
+            page = self.find(handler=handler, after=(last.reference, last.handler), limit=size)
 
     def find_listed(self, *, handler: str | None = None, image_id: str | None = None) -> list[ListedImage]:
         """As find(), what lists show; it takes a tenth of the time. ``image_id`` is in text form."""

@@ -26,6 +26,10 @@ _EXPIRY_BATCH: Final = 512
 LASTING_SECONDS: Final = 24 * 3600.0 + 60.0
 _ONE: Final = "scope = :scope AND id = :lease"
 _LISTED: Final = "scope = :scope AND lease = :lease"
+_MAKE: Final = (
+    "INSERT INTO lease (scope, id, namespace, created_at, expires_at, flat, labels)"
+    " VALUES (:scope, :lease, :namespace, :now, coalesce(:ends_at, :now + :seconds), :flat, :labels)"
+)
 _GONE_CONTENT: Final = (
     "SELECT c.scope, c.lease, c.digest FROM lease l CROSS JOIN lease_content c"
     " WHERE c.scope = l.scope AND c.lease = l.id AND l.expires_at = :gone"
@@ -80,12 +84,7 @@ class Leases:
                 if namespace != HOME:
                     put_namespace(db, namespace)
                 db.execute(f"DELETE FROM lease WHERE {_ONE} AND expires_at = :gone", lease=lease_id, gone=_GONE)
-                made = db.execute(
-                    "INSERT INTO lease (scope, id, namespace, created_at, expires_at, flat, labels)"
-                    " VALUES (:scope, :lease, :namespace, :now, coalesce(:ends_at, :now + :seconds), :flat, :labels)"
-                    f" ON CONFLICT DO NOTHING RETURNING {rows.LEASE_COLUMNS}",
-                    **values,
-                )
+                made = db.execute(f"{_MAKE} ON CONFLICT DO NOTHING RETURNING {rows.LEASE_COLUMNS}", **values)
                 _list(db, lease_id, content)
             found = made.fetchall()
             if not found:
@@ -95,6 +94,24 @@ class Leases:
             if _is_lasting(lease):
                 self._tables.note_change()
         return lease
+
+    def begin(self, lease_id: str, *, lifetime_seconds: float, content: Collection[Digest]) -> None:
+        """Create a lease of running work in ``HOME``; it may be sent to the database together with what follows.
+
+        Args:
+            lease_id: which no other lease has or had.
+            lifetime_seconds: a day at most.
+            content: what it lists from the start.
+        """
+        values = {"namespace": HOME, "ends_at": None, "seconds": lifetime_seconds, "flat": False, "labels": "{}"}
+        with self._tables.writing() as db:
+            db.execute(_MAKE, lease=lease_id, **values)
+            _list(db, lease_id, content)
+
+    def end(self, lease_id: str) -> None:
+        """Delete a lease that begin() made, if it is there; it may be sent together with the commit."""
+        with self._tables.writing() as db:
+            db.execute(f"DELETE FROM lease WHERE {_ONE}", lease=lease_id)
 
     def renew(self, lease_id: str, *, lifetime_seconds: float) -> None:
         """Set a lease's end to now plus its lifetime, and remove a gc.expire label."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -81,6 +82,17 @@ def breathing(items: Iterable[Item]) -> Iterator[Item]:
         if number % _AT_ONCE == 0:
             time.sleep(_BREATH_SECONDS)
         yield item
+
+
+def in_pages(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The same items in lists of some length; the last may be shorter.
+
+    >>> list(in_pages("abc", 2))
+    [['a', 'b'], ['c']]
+    """
+    waiting = iter(items)
+    while page := list(itertools.islice(waiting, size)):
+        yield page
 
 
 def _chain(top: Node, below: dict[Node, Node | None]) -> tuple[Node, ...]:

@@ -14,6 +14,7 @@ from imagestore.oci.digest import Digest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from imagestore.metadata.sql import Statements
     from imagestore.metadata.tables import Tables
 
 _IS_LEASED: Final = (
@@ -59,6 +60,7 @@ class NamedImages:
         values = dict(zip(_COLUMNS, rows.named_image_values(image), strict=True))
         roots = rows.named_image_roots(image)
         with self._tables.writing() as db:
+            self._tables.note_change()
             with db.pipeline():
                 put_namespace(db, image.namespace)
                 db.execute(_PUT, **values)
@@ -84,7 +86,7 @@ class NamedImages:
     def remove(self, namespace: str, name: str) -> bool:
         """Remove an image; return whether it existed."""
         with self._tables.removing() as db:
-            return db.run(f"DELETE FROM named_image WHERE {_ONE}", namespace=namespace, name=name) > 0
+            return self._delete(db, _ONE, namespace=namespace, name=name) > 0
 
     def drop_home(self, names: Sequence[str]) -> list[str]:
         """Remove images of ``HOME``; return the digests that they held, as texts.
@@ -99,7 +101,7 @@ class NamedImages:
             held = db.texts(f"SELECT DISTINCT digest FROM named_image_root WHERE {given}", **values)
             for text in held:
                 digests.check(text)
-            db.run(f"DELETE FROM named_image WHERE {given}", **values)
+            self._delete(db, given, **values)
         return held
 
     def kept_with(self, digest: Digest) -> tuple[Digest, ...]:
@@ -117,7 +119,13 @@ class NamedImages:
     def expire(self) -> int:
         """Remove images whose gc.expire label is past and that no lease names; return how many."""
         with self._tables.writing() as db:
-            return db.run(f"DELETE FROM named_image WHERE scope = :scope AND {_HAS_ENDED}")
+            return self._delete(db, f"scope = :scope AND {_HAS_ENDED}")
+
+    def _delete(self, db: Statements, condition: str, **values: object) -> int:
+        count = db.run(f"DELETE FROM named_image WHERE {condition}", **values)
+        if count:
+            self._tables.note_change()
+        return count
 
 
 def _image(row: Sequence[Any]) -> NamedImage:

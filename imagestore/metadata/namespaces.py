@@ -80,6 +80,7 @@ class Namespaces:
             query = "INSERT INTO namespace (scope, name, labels) VALUES (:scope, :name, :labels) ON CONFLICT DO NOTHING"
             if name == HOME or not db.run(query, name=name, labels=text):
                 raise AlreadyExistsError(f"namespace {name!r} exists already")
+            self._tables.note_change()
 
     def label(self, name: str, labels: Mapping[str, str]) -> None:
         """Replace a namespace's labels; creates it when missing.
@@ -88,6 +89,7 @@ class Namespaces:
             InvalidInputError: a label is too long.
         """
         with self._tables.writing() as db:
+            self._tables.note_change()
             db.run(
                 "INSERT INTO namespace (scope, name, labels) VALUES (:scope, :name, :labels)"
                 " ON CONFLICT (scope, name) DO UPDATE SET labels = excluded.labels",
@@ -107,6 +109,7 @@ class Namespaces:
             if db.row(_IN_USE, name=name):
                 return False
             db.run("DELETE FROM namespace WHERE scope = :scope AND name = :name", name=name)
+            self._tables.note_change()
             return True
 
     def record_content(self, owner: str, digest: Digest, size: int) -> bool:

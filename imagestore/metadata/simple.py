@@ -40,6 +40,10 @@ class OneProcess:
     batch_size = 0
     is_unchanging = is_inherited = False
 
+    def leasing(self) -> AbstractContextManager[object]:
+        """Nothing: the lock isn't held while content is looked for."""
+        return contextlib.nullcontext()
+
     def is_awaited(self) -> bool:
         """False: the lock's waiters come next by themselves."""
         return False
@@ -157,6 +161,8 @@ class SimpleStatements(Statements):
 
 class SimpleTables:
     """One lock for all, and one transaction at a time; see the port."""
+
+    page_size = None
 
     def __init__(self, execute: Execute) -> None:
         self._statements = SimpleStatements(execute)

@@ -21,7 +21,7 @@ class Tables(Protocol):
     """
 
     def note_change(self) -> None:
-        """Called inside of each transaction that changes records, labels or a lease with a long lifetime.
+        """Called inside of each transaction that changes records, named images, namespaces, labels or a lasting lease.
 
         Who watches the store is to see that something changed.
         """
@@ -49,6 +49,10 @@ class Tables(Protocol):
 
     def noting_use(self) -> AbstractContextManager[Statements]:
         """A change that a power cut may undo, and that isn't worth waiting for."""
+
+    @property
+    def page_size(self) -> int | None:
+        """Records in a page of a long list; None where such a list is read at once."""
 
     @property
     def is_in_transaction(self) -> bool:

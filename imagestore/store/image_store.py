@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from imagestore.content.api import ContentStore
     from imagestore.events import Event, Observer
     from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
     from imagestore.oci.digest import Digest
     from imagestore.oci.select import Selection
     from imagestore.platforms import Platform
@@ -306,12 +307,16 @@ class ImageStore:
     ) -> Iterator[Image]:
         """Images ordered by reference and handler; with a name or id (or its beginning) or a handler only those of it.
 
-        ``after`` is (reference, handler) of the last image of the page before; a page costs what it has.
+        ``after`` is (reference, handler) of the last image of the page before; a page costs what it has. The list of a
+        shared store is read while it is walked through: what comes or goes in that time may be in it or not.
         """
         if limit is not None and limit < 1:
             raise InvalidInputError(f"a page of {limit} images: expected at least 1")
         handler = self._parts.known_handler(runtime_handler)
-        if name is None:
+        records: Iterable[ImageRecord]
+        if name is None and limit is None:
+            records = self.metadata.images.walk(handler=handler, after=after)
+        elif name is None:
             records = self.metadata.images.find(handler=handler, after=after, limit=limit)
         else:
             found = record_lookup.by_name_or_id(self.metadata, name)

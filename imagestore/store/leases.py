@@ -18,8 +18,9 @@ from imagestore.errors import ImageStoreError, StoreError, StoreFullError, Store
 from imagestore.oci.gc_labels import KEEP_ALL
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
     from imagestore.oci.digest import Digest
 
@@ -46,10 +47,24 @@ def keep_found(metadata: MetadataStore, found: Sequence[Digest], *, keeps_all: b
 
 
 class HeldLease:
-    """A lease that this process owns, renewed at most every ``renew_seconds``; thread-safe."""
+    """A lease that this process owns, renewed at most every ``renew_seconds``; thread-safe.
 
-    def __init__(self, metadata: MetadataStore, lease_id: str, *, renew_seconds: float = _RENEW_SECONDS) -> None:
+    Attributes:
+        here: bytes of the content that was looked for and found as soon as it was leased, so it stays.
+        has_ended: the lease ended before its block, with a transaction.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        lease_id: str,
+        *,
+        here: Mapping[Digest, int] | None = None,
+        renew_seconds: float = _RENEW_SECONDS,
+    ) -> None:
         self.id = lease_id
+        self.here = here or {}
+        self.has_ended = False
         self.renew_seconds = renew_seconds
         self._metadata = metadata
         self._lock = threading.Lock()
@@ -63,6 +78,17 @@ class HeldLease:
         """
         with self._metadata.transient():
             self._metadata.leases.add_content(self.id, digests)
+
+    @contextlib.contextmanager
+    def recording(self, keys: Collection[tuple[str, str]]) -> Iterator[None]:
+        """A transaction for putting the records of these (reference, handler), with which the lease ends.
+
+        From then on they keep the content.
+        """
+        with self._metadata.recording(keys):
+            yield
+            self._metadata.leases.end(self.id)
+        self.has_ended = True
 
     def renew(self) -> None:
         """Extend the lease if the last renewal is old enough; cheap enough to call for every chunk.
@@ -84,26 +110,36 @@ def held(
     *,
     purpose: str,
     digests: Collection[Digest] = (),
+    content: ContentStore | None = None,
     renew_seconds: float = _RENEW_SECONDS,
 ) -> Iterator[HeldLease]:
     """A new lease for a block of work, released when the block ends. Not synced: a power failure ends the work too.
 
-    ``purpose`` is the first part of its id, for people who list leases; it holds ``digests`` from the start.
+    Args:
+        purpose: the first part of its id, for people who list leases.
+        digests: what it holds from the start.
+        content: where to look for these.
     """
     lease_id = f"{purpose}-{os.urandom(16).hex()}"
+    has_begun = False
     try:
-        with metadata.transient():
-            metadata.leases.create(lease_id, lifetime_seconds=LIFETIME_SECONDS, content=digests)
+        with metadata.leasing():
+            with metadata.transient():
+                metadata.leases.begin(lease_id, lifetime_seconds=LIFETIME_SECONDS, content=digests)
+            has_begun = True
+            here = {} if content is None else content.sizes(digests)
     except BaseException as error:
-        if not isinstance(error, Exception):
+        if has_begun or not isinstance(error, Exception):
             # If an interrupt comes during this call, the lease may exist already.
             _release(metadata, lease_id)
         raise
     try:
-        yield HeldLease(metadata, lease_id, renew_seconds=renew_seconds)
+        lease = HeldLease(metadata, lease_id, here=here, renew_seconds=renew_seconds)
+        yield lease
     finally:
         try:
-            _release(metadata, lease_id)
+            if not lease.has_ended:
+                _release(metadata, lease_id)
         except BaseException:
             # Interrupted while releasing: try once more, or the lease holds content for a day.
             _release(metadata, lease_id)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
 from imagestore import Digest
-from imagestore.errors import PreconditionError
+from imagestore.errors import PreconditionError, StoreCorruptError, StoreError
 from imagestore.metadata import PostgresMetadataStore
+from imagestore.metadata.postgres.tables import PostgresTables
 from imagestore.testing.contracts import MetadataContract
-from imagestore.testing.contracts.metadata import Later, record
+from imagestore.testing.contracts.metadata import NAME, Later, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +34,39 @@ class TestPostgres(MetadataContract):
     @pytest.fixture
     def later(self, database_url: str) -> Later:
         return lambda: contextlib.closing(PostgresMetadataStore(database_url))
+
+    def test_a_walk_is_read_in_pages(self, metadata: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(PostgresTables, "page_size", 2)
+        self.test_a_walk_finds_what_is_listed(metadata)
+        walk = metadata.images.walk()
+        first = [next(walk), next(walk)]
+        metadata.images.remove([(each.reference, each.handler) for each in metadata.images.find()[2:]])
+        assert [*first, *walk] == metadata.images.find()
+
+    def test_a_collection_marks_all_content_and_what_points_on(
+        self, metadata: MetadataStore, database_url: str
+    ) -> None:
+        """Rows of content, absent content, chains of labels, edges of garbage: more than a question has at a time."""
+        digests = [Digest.of(str(number).encode()) for number in range(1300)]
+        chain, flat, image, lost = digests[:4], digests[4:6], digests[6:8], digests[8:]
+        with psycopg.connect(database_url) as db, db.cursor() as cursor:
+            rows = [(str(each), each.encoded) for each in digests[:-10]]
+            cursor.executemany("INSERT INTO content VALUES (%s, 1, %s, 0)", rows)
+        metadata.graph.label_content(chain[0], {"containerd.io/gc.root": "yes"})
+        for parent, child in itertools.pairwise((*chain, *lost[:3])):
+            if child is not lost[0]:
+                metadata.graph.label_content(
+                    parent, {**metadata.graph.content_labels(parent), "containerd.io/gc.ref.content.0": str(child)}
+                )
+        metadata.leases.create("flat", lifetime_seconds=60, content=flat[:1], labels={"containerd.io/gc.flat": "yes"})
+        metadata.graph.put_edges({flat[0]: [flat[1]], lost[20]: [lost[21], image[1]]})
+        metadata.images.put(record(manifest=image[0], config=image[1]), {image[0]: [image[1]]})
+        garbage = metadata.graph.garbage(str(each) for each in reversed(digests))
+        assert set(garbage) == {str(each) for each in (flat[1], *lost)}
+        # What points at something comes first.
+        assert set(garbage[:3]) == {str(each) for each in (lost[0], lost[1], lost[20])}
+        metadata.images.remove([(NAME, "runc")])
+        assert set(metadata.graph.garbage([])) == {str(each) for each in (flat[1], *image, *lost[:-10])}
 
     def test_all_scopes_have_the_stores_id(self, metadata: MetadataStore, database_url: str) -> None:
         with contextlib.closing(PostgresMetadataStore(database_url, scope="other")) as other:
@@ -82,3 +117,60 @@ class TestPostgres(MetadataContract):
         assert [count for (count,) in counts] == [76, 512, 512]
         assert [lease.id for lease in metadata.leases.find()] == ["young"]
         assert len(metadata.leases.content("young")) == len(digests)
+
+    def test_a_pulls_records_are_two_transactions(self, metadata: MetadataStore, database_url: str) -> None:
+        """The lease with the look, and the record with the end of the lease: others see both or neither."""
+        assert isinstance(metadata, PostgresMetadataStore)
+        content, put = [Digest.of(b"one"), Digest.of(b"two")], record("registry.example/app:1")
+        metadata.objects.begin_upload("key")
+        metadata.objects.publish(content[0], 3, "key")
+        with contextlib.closing(PostgresMetadataStore(database_url)) as other:
+            with metadata.leasing():
+                metadata.leases.begin("pull", lifetime_seconds=60, content=content)
+                assert set(metadata.objects.find_all(content)) == {content[0]}
+                assert other.leases.find() == []
+            assert set(other.leases.content("pull")) == set(content)
+            with metadata.recording([(put.reference, put.handler)]):
+                assert metadata.images.put(put, {content[0]: [content[1]]}).updated_at > 0
+                metadata.leases.end("pull")
+                assert [lease.id for lease in other.leases.find()] == ["pull"]
+                assert other.images.find() == []
+            assert other.leases.find() == []
+            assert len(other.images.find()) == 1
+
+    def test_nothing_of_a_pipelined_transaction_stays_after_an_error(self, metadata: MetadataStore) -> None:
+        assert isinstance(metadata, PostgresMetadataStore)
+        metadata.leases.create("taken", lifetime_seconds=60)
+
+        def lease(*names: str, then: Exception | None = None) -> None:
+            with metadata.leasing():
+                for name in names:
+                    metadata.leases.begin(name, lifetime_seconds=60, content=[])
+                if then is not None:
+                    raise then
+
+        with pytest.raises(KeyError):
+            lease("one", then=KeyError("one"))
+        # What fails is heard of at the commit.
+        with pytest.raises(StoreError, match="duplicate key"):
+            lease("one", "taken")
+        with pytest.raises(StoreError, match="pipeline aborted"):
+            self._pass_over(metadata)
+        assert [each.id for each in metadata.leases.find()] == ["taken"]
+        lease("one")
+        assert metadata.leases.get("one") is not None
+
+    def _pass_over(self, metadata: PostgresMetadataStore) -> None:
+        with metadata.leasing():
+            metadata.leases.begin("one", lifetime_seconds=60, content=[])
+            with metadata.database.reading() as db, contextlib.suppress(psycopg.Error):
+                db.execute("SELECT 1 / 0").fetchall()
+
+    def test_a_pipelined_transaction_is_refused_where_a_newer_version_writes(
+        self, metadata: MetadataStore, database_url: str
+    ) -> None:
+        with psycopg.connect(database_url, autocommit=True) as db:
+            db.execute("UPDATE imagestore_version SET version = version + 1")
+        with pytest.raises(StoreCorruptError, match="newer"), metadata.leasing():
+            metadata.leases.begin("one", lifetime_seconds=60, content=[])
+        assert metadata.leases.find() == []

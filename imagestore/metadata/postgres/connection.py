@@ -15,7 +15,7 @@ import imagestore.metadata.postgres.schema as schema
 from imagestore.util import long_waits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from psycopg.abc import PQGen
 
@@ -28,6 +28,7 @@ STATEMENT_SECONDS: Final = 20.0
 _INTERVAL_SECONDS: Final = 0.1
 #: So long after an answer a connection isn't tried out before it is used.
 _TRUSTED_SECONDS: Final = 1.0
+_PASSED_OVER: Final = "an error inside of the transaction was passed over"
 
 
 class LimitedConnection(psycopg.Connection[Any]):
@@ -110,13 +111,38 @@ def transaction(db: Connection, prologue: str) -> Iterator[tuple[Any, ...] | Non
     if db.info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
         # The server would treat COMMIT as ROLLBACK without an error.
         db.rollback()
-        raise psycopg.errors.InFailedSqlTransaction("an error inside of the transaction was passed over")
+        raise psycopg.errors.InFailedSqlTransaction(_PASSED_OVER)
     db.commit()
 
 
+@contextlib.contextmanager
+def pipelined(db: Connection, prologue: Sequence[str]) -> Iterator[psycopg.Cursor[tuple[Any, ...]]]:
+    """As transaction(), in few round trips: a statement is sent when a result is asked for, the last with the commit.
+
+    Args:
+        db: a connection in autocommit mode.
+        prologue: statements; the first is BEGIN.
+
+    Yields:
+        The result of the prologue's last statement.
+    """
+    with db.pipeline():
+        try:
+            begun = [db.execute(statement) for statement in prologue]
+            yield begun[-1]
+        except BaseException:
+            with contextlib.suppress(psycopg.Error):
+                db.rollback()
+            raise
+        # Connection.commit() does nothing where not even BEGIN was sent.
+        ended = db.execute("COMMIT")
+    if ended.statusmessage != "COMMIT":
+        raise psycopg.errors.InFailedSqlTransaction(_PASSED_OVER)
+
+
 def lock(*, is_alone: bool) -> str:
-    """The statement that takes the store's lock until the transaction ends, exclusive or shared."""
-    return f"SELECT pg_advisory_xact_lock{'' if is_alone else '_shared'}({schema.STORE_LOCK})"
+    """The expression that takes the store's lock until the transaction ends, exclusive or shared."""
+    return f"pg_advisory_xact_lock{'' if is_alone else '_shared'}({schema.STORE_LOCK})"
 
 
 def commit_mode(db: Connection) -> str:

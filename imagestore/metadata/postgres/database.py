@@ -151,7 +151,7 @@ class PostgresDatabase:
         Other writers go on. Content that was found in it stays, because its rows are locked.
         """
         names = sorted({f"{self._scope}\n{reference}" for reference, _ in keys})
-        with self.writing() as db:
+        with self.transaction(is_alone=False, is_pipelined=True) as db:
             # In order, so that transactions don't deadlock.
             lock = "SELECT pg_advisory_xact_lock(%s, hashtext(name)) FROM unnest(%s::text[]) AS given(name)"
             db.execute(lock, (_NAMES_LOCK, names))
@@ -238,11 +238,12 @@ class PostgresDatabase:
             yield db
 
     @contextlib.contextmanager
-    def transaction(self, *, is_alone: bool) -> Iterator[Connection]:
+    def transaction(self, *, is_alone: bool, is_pipelined: bool = False) -> Iterator[Connection]:
         """A transaction that holds the store's lock, exclusive or shared; inner ones join the outer.
 
         Args:
             is_alone: take the lock exclusively, so that nothing else changes until it ends.
+            is_pipelined: see connection.pipelined(); a statement's row count isn't known in it.
 
         Raises:
             PreconditionError: the outer transaction doesn't hold the lock exclusively, so the inner one can't get it.
@@ -262,14 +263,21 @@ class PostgresDatabase:
             yield current.connection
             return
         after_commit: list[Callable[[], None]] = []
+        prologue = self._prologue(is_alone=is_alone)
         with Translated(self.name), contextlib.ExitStack() as stack:
             reach("database-begin")
-            db, row = self.begun(stack, self._prologue(is_alone=is_alone))
-            schema.refuse_newer(row, self.name)
+            if is_pipelined:
+                db: Connection = stack.enter_context(self._connected())
+                version = stack.enter_context(connection.pipelined(db, prologue))
+            else:
+                db, row = self.begun(stack, "; ".join(prologue))
+                schema.refuse_newer(row, self.name)
             current.connection, current.is_alone, current.after_commit = db, is_alone, after_commit
             try:
                 reach("database-begun")
                 yield db
+                if is_pipelined:
+                    schema.refuse_newer(version.fetchone(), self.name)
                 reach("database-commit")
             finally:
                 current.connection, current.after_commit = None, []
@@ -280,27 +288,11 @@ class PostgresDatabase:
     def begun(self, stack: contextlib.ExitStack, prologue: str) -> tuple[Connection, tuple[Any, ...] | None]:
         """A connection in a transaction, both until the stack ends: committed, or rolled back after an exception.
 
-        A restarted server leaves dead connections in the pool: a prologue that fails on one is sent on the next.
-
         Returns:
             The connection, and the first row of the last statement of the prologue; see connection.transaction().
         """
-        for _ in range(_MOST_CONNECTIONS):
-            db: LimitedConnection | None = None
-            began = self._began()
-            try:
-                with contextlib.ExitStack() as trial:
-                    db = trial.enter_context(self._pool.connection(CONNECT_SECONDS))
-                    row = trial.enter_context(connection.transaction(db, prologue))
-                    stack.push(trial.pop_all())
-                    return db, row
-            except psycopg.OperationalError as error:
-                if db is not None and not db.closed:
-                    raise
-                if db is None or self._has_waited(began):
-                    self._note_away(began, error)
-                    raise
-        raise psycopg.OperationalError("connections are lost as soon as they are made")
+        db = stack.enter_context(self._connected())
+        return db, stack.enter_context(connection.transaction(db, prologue))
 
     def _began(self) -> float:
         """Now; refused where the server could not be reached a moment ago."""
@@ -343,16 +335,21 @@ class PostgresDatabase:
                 return
         raise psycopg.OperationalError("connections are lost as soon as they are made")
 
-    def settings(self) -> str:
-        """Statements with which every transaction begins."""
-        return (
-            f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL jit = off; SET LOCAL lock_timeout = '{LOCK_LIMIT}';"
-            f" SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_LIMIT}';"
-            f" SET LOCAL synchronous_commit = {self._commit_mode}"
-        )
+    def beginning(self, *also: str) -> tuple[str, ...]:
+        """Statements with which every transaction begins; ``also`` are expressions for the last, after its settings."""
+        settings = {
+            "jit": "off",
+            "lock_timeout": LOCK_LIMIT,
+            "idle_in_transaction_session_timeout": _IDLE_LIMIT,
+            "synchronous_commit": self._commit_mode,
+        }
+        # As SET LOCAL, in one statement.
+        each = [f"set_config('{name}', '{value}', true)" for name, value in settings.items()]
+        return "BEGIN ISOLATION LEVEL READ COMMITTED", f"SELECT {', '.join((*each, *also))}"
 
-    def _prologue(self, *, is_alone: bool) -> str:
-        return f"{self.settings()}; {connection.lock(is_alone=is_alone)}; {schema.ASK_VERSION}"
+    def _prologue(self, *, is_alone: bool) -> tuple[str, ...]:
+        # The version is a statement of its own: it sees what was committed while this waited for the lock.
+        return *self.beginning(connection.lock(is_alone=is_alone)), schema.ASK_VERSION
 
     def deletable(self, texts: Sequence[str]) -> Sequence[str]:
         """The contents that this thread may delete: in a sweep, those whose rows it has locked."""

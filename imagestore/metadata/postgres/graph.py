@@ -7,11 +7,12 @@ seen.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.metadata import graph, rows
+from imagestore.metadata import graph
 from imagestore.metadata.graph import IS_KNOWN, IS_LEASED, IS_ROOT, Graph
-from imagestore.metadata.marking import in_order, mark
+from imagestore.metadata.marking import in_order, in_pages
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -37,6 +38,31 @@ def _unheld(flat: str) -> str:
 #: Those of some digests that nothing keeps; by the store's own namespaces and all leases alone, and at all.
 _UNHELD_AT_HOME: Final = _unheld(IS_LEASED.format("asked.digest"))
 UNHELD: Final = _unheld(f"{IS_LEASED.format('asked.digest')} OR {IS_KNOWN.format('asked.digest')}")
+#: Those of some digests that have no row; they are in order, so that few rows are compared.
+_WITHOUT_ROW: Final = (
+    "SELECT value FROM EACH(:texts) t EXCEPT SELECT digest FROM content WHERE digest >= :first AND digest <= :last"
+)
+_POINTING: Final = " UNION ".join(
+    f"SELECT parent FROM {table} WHERE parent IN (SELECT value FROM EACH(:texts) t)" for table in ("edge", "label_edge")
+)
+#: As UNHELD, in a collection's snapshot; it locks nothing and decides nothing.
+_UNMARKED: Final = UNHELD.replace("asked", "suspect")
+#: All content, and what edges or labels start from, but for what roots hold or point at. The rest may be kept all the
+#: same, further down.
+_SUSPECTS: Final = (
+    "SELECT digest FROM (SELECT digest FROM content UNION SELECT parent FROM edge UNION SELECT parent FROM label_edge"
+    " UNION SELECT digest FROM content_label) candidates"
+    f" WHERE NOT EXISTS (SELECT 1 FROM ({graph.DEEP_ROOTS}) r WHERE r.digest = candidates.digest)"
+    f" AND NOT EXISTS (SELECT 1 FROM ({graph.FLAT_ROOTS}) r WHERE r.digest = candidates.digest)"
+    + "".join(
+        f" AND NOT EXISTS (SELECT 1 FROM {table} e WHERE e.child = candidates.digest"
+        f" AND e.parent IN (SELECT digest FROM ({graph.DEEP_ROOTS}) r))"
+        for table in ("edge", "label_edge")
+    )
+)
+#: Contents in one page of what is present, and in one question.
+_PAGE: Final = 5000
+_ASKED_AT_ONCE: Final = 512
 _OF_THESE: Final = "SELECT digest FROM content WHERE digest IN (SELECT value FROM EACH(:texts) t)"
 _ABSENT: Final = "NOT EXISTS (SELECT 1 FROM content WHERE content.digest = {0}.{1})"
 
@@ -49,20 +75,24 @@ class PostgresGraph(Graph):
         self._database = tables.database
 
     def garbage(self, present: Iterable[str]) -> list[str]:
-        """What nothing keeps at one moment. In Python, which takes a third of the server's time."""
-        listed = list(present)
-        with self._tables.snapshot() as db:
+        """What nothing keeps at one moment. The server finds what may be garbage, which is asked about in pages."""
+        absent = [text for some in in_pages(present, _PAGE) for text in self._without_row(some)]
+        pointing: set[str] = set()
+        rest: set[str] = set()
+        with self._tables.reading_whole() as db:
             if db.row(graph.KEEPS_ALL_NOW):
                 return []
-            edges = rows.by_parent(
-                db.rows("SELECT parent, child FROM edge UNION ALL SELECT parent, child FROM label_edge")
-            )
-            roots, flat = db.texts(graph.DEEP_ROOTS), db.texts(graph.FLAT_ROOTS)
-            labelled = db.texts("SELECT DISTINCT digest FROM content_label")
-        kept = mark(roots, lambda text: edges.get(text, ())).union(flat)
-        rest = {*listed, *edges, *labelled} - kept
-        pointing = {text for text in rest if text in edges}
-        return [*in_order(pointing), *in_order(rest - pointing)]
+            suspects = (text for (text,) in db.each(_SUSPECTS))
+            for some in in_pages(itertools.chain(absent, suspects), _ASKED_AT_ONCE):
+                found = db.texts(_UNMARKED, texts=some)
+                above = set(db.texts(_POINTING, texts=found))
+                pointing |= above
+                rest.update(text for text in found if text not in above)
+        return [*in_order(pointing), *in_order(rest)]
+
+    def _without_row(self, texts: list[str]) -> list[str]:
+        with self._tables.reading() as db:
+            return db.texts(_WITHOUT_ROW, texts=texts, first=min(texts), last=max(texts))
 
     def unheld(self, texts: Sequence[str]) -> list[str]:
         """Those digests that nothing keeps now; in a sweep their rows are locked first."""

@@ -51,7 +51,7 @@ class SharedStatements:
         self._database = database
         scope = hashlib.sha256(database.scope.encode()).hexdigest()[:12]
         self._name = f"{name}_v{version}_{scope}"
-        self._prologue = f"{database.settings()}; SET LOCAL search_path = {self._name}"
+        self._prologue = "; ".join((*database.beginning(), f"SET LOCAL search_path = {self._name}"))
         self._make(tables)
         #: Changes of these tables by all machines.
         self.changes = ChangeFeed(None if database.is_pooled else database.connect, self._name)

@@ -71,6 +71,10 @@ class PostgresMetadataStore:
         """A transaction as durable as any: a crash of the server ends no work of its clients."""
         return self.database.writing()
 
+    def leasing(self) -> AbstractContextManager[object]:
+        """One transaction."""
+        return self.database.transaction(is_alone=False, is_pipelined=True)
+
     def is_awaited(self) -> bool:
         """False: writers wait in the server's queue, and proceed when a batch ends."""
         return False

@@ -52,8 +52,8 @@ class PostgresStatements(Statements):
             yield from cursor
 
     def pipeline(self) -> AbstractContextManager[object]:
-        """Statements are sent together, in one round trip."""
-        return self._connection.pipeline()
+        """Statements are sent together, in one round trip, as in a pipelined transaction in any case."""
+        return contextlib.nullcontext() if self._connection.info.pipeline_status else self._connection.pipeline()
 
     def _given(self, values: dict[str, object]) -> dict[str, object]:
         values["scope"] = self._scope
@@ -118,6 +118,11 @@ class PostgresTables:
         """A statement of its own, which nothing else has to exclude."""
         with self.database.reading() as db:
             yield self._on(db)
+
+    @property
+    def page_size(self) -> int:
+        """A thousand: a store of many machines may have a million records."""
+        return 1000
 
     @property
     def is_in_transaction(self) -> bool:

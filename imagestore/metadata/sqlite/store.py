@@ -89,6 +89,10 @@ class SqliteMetadataStore:
         """As exclusive(), for what only running work needs: not synced by itself."""
         return self.database.relaxed()
 
+    def leasing(self) -> AbstractContextManager[object]:
+        """Nothing: the write lock isn't held while files are looked for."""
+        return contextlib.nullcontext()
+
     def is_awaited(self) -> bool:
         """Whether a writer waits, or a thread waits for this process's connection."""
         return self.database.is_awaited()

@@ -317,7 +317,9 @@ class ImportWork:
         everything = {each.digest: each for plan in plans for each in (*plan.documents, *plan.blobs)}
         with (
             leases.held(self.metadata, purpose="import") as held,
-            undone_on_failure(self.metadata, self.content, held, tuple(everything.values())),
+            undone_on_failure(
+                self.metadata, self.content, held, tuple(everything.values()), self.content.sizes(everything)
+            ),
         ):
             importer = ContentImporter(self.content, origin, self.observer, held, self.cancel)
             importer.lease(everything)
@@ -328,7 +330,7 @@ class ImportWork:
                 plan.reader.check_stored_layers(plan.choice.manifest)
             make_names_durable(self.content, everything.values())
             reach("import-record")
-            with self.metadata.recording([plan.key for plan in plans]):
+            with held.recording([plan.key for plan in plans]):
                 check_present(self.content, everything.values(), what=self.source.what)
                 # A pull may have taken the name since.
                 here = self._check_free(plans, origin)

@@ -98,13 +98,14 @@ def keep_referrers(
     documents = {each.bare.digest: each.bare for each in found}
     blobs = {child.digest: child for each in found for child in each.manifest.children}
     everything = tuple((blobs | documents).values())
+    leased = [*subjects, *(each.digest for each in everything)]
     with (
-        leases.held(metadata, purpose="copy", digests=[*subjects, *(each.digest for each in everything)]) as held,
-        undone_on_failure(metadata, content, held, everything),
+        leases.held(metadata, purpose="copy", digests=leased, content=content) as held,
+        undone_on_failure(metadata, content, held, everything, held.here),
         content.small_blobs(cancel) as small_blobs,
     ):
         fetcher = Fetcher(content, origin, reference, observer, held.renew, small_blobs)
-        fetcher.check(everything)
+        fetcher.check(everything, held.here)
         with fetcher.pipeline(cancel) as pipeline:
             for each in found:
                 fetcher.keep(each.bare, each.raw, cancel=pipeline.cancel, pipeline=pipeline)

@@ -85,8 +85,12 @@ class Fetcher:
     small_blobs: SmallBlobs
     parallel: int = PARALLEL_BLOBS
 
-    def check(self, descriptors: Iterable[Descriptor]) -> None:
+    def check(self, descriptors: Iterable[Descriptor], here: Collection[Digest]) -> None:
         """Refuse blobs that can't be stored, before the first byte is fetched.
+
+        Args:
+            descriptors: of all blobs.
+            here: what the store has of them.
 
         Raises:
             InvalidDigestError: content under an algorithm that can't be verified.
@@ -96,7 +100,6 @@ class Fetcher:
         for digest in wanted:
             if not digest.is_verifiable:
                 raise InvalidDigestError(f"{self.reference}: {digest}: this algorithm can't be verified")
-        here = self.content.sizes(wanted)
         self.check_space(each for digest, each in wanted.items() if digest not in here)
 
     def check_space(self, missing: Iterable[Descriptor]) -> None:

@@ -250,8 +250,8 @@ class PullWork:
         needed = [descriptor.digest for descriptor in choice.descriptors]
         self.content.check_room()
         with (
-            leases.held(self.metadata, purpose="pull", digests=needed) as held,
-            undone_on_failure(self.metadata, self.content, held, choice.descriptors),
+            leases.held(self.metadata, purpose="pull", digests=needed, content=self.content) as held,
+            undone_on_failure(self.metadata, self.content, held, choice.descriptors, held.here),
             self.content.small_blobs(self.cancel) as small_blobs,
         ):
             fetcher = Fetcher(
@@ -263,12 +263,12 @@ class PullWork:
                 small_blobs,
                 parallel=parallel_blobs(self.parallel, choice.manifest.layers),
             )
-            fetcher.check(choice.manifest.children)
+            fetcher.check(choice.manifest.children, held.here)
             remove_damaged(self.content, documents.take_damaged())
             choice = self._bring(choice, fetcher)
             documents.check_stored_layers(choice.manifest)
             make_names_durable(self.content, choice.descriptors)
-            with self.metadata.recording([(self.name, self.handler)]):
+            with held.recording([(self.name, self.handler)]):
                 check_present(self.content, choice.descriptors, what=str(self.reference))
                 # Another process may have taken the name since it was looked at.
                 self.check_free(target)

@@ -17,11 +17,12 @@ from imagestore.errors import (
 from imagestore.util.disk_errors import translated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
     from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
     from imagestore.store.leases import HeldLease
 
 log = logging.getLogger(__name__)
@@ -37,15 +38,19 @@ _WORTH_KEEPING: Final = (
 
 @contextlib.contextmanager
 def undone_on_failure(
-    metadata: MetadataStore, content: ContentStore, held: HeldLease, descriptors: Sequence[Descriptor]
+    metadata: MetadataStore,
+    content: ContentStore,
+    held: HeldLease,
+    descriptors: Sequence[Descriptor],
+    here: Collection[Digest],
 ) -> Iterator[None]:
     """After a failure that a retry can't help, delete what the block brought and nothing else needs.
 
     Args:
         held: the block's lease; given up before deleting.
         descriptors: everything the block may bring.
+        here: what was there of that before.
     """
-    here = content.sizes([each.digest for each in descriptors])
     try:
         yield
     except ImageStoreError as error:

@@ -68,6 +68,16 @@ class MetadataContract:
         with later() as again:
             assert again.store_id == metadata.store_id
 
+    def test_a_walk_finds_what_is_listed(self, metadata: MetadataStore) -> None:
+        """In the same order, of one handler too, and behind a record."""
+        names = [f"registry.example/{name}:1" for name in "abcde"]
+        metadata.images.put_many((record(name, handler), {}) for name in names for handler in ("kata", "runc"))
+        images = metadata.images
+        assert [*images.walk()] == images.find()
+        assert [*images.walk(handler="kata")] == images.find(handler="kata")
+        assert [*images.walk(after=(names[2], "kata"))] == images.find(after=(names[2], "kata"))
+        assert [*images.walk(handler="none")] == []
+
     def test_records_by_reference_and_handler(self, metadata: MetadataStore, later: Later) -> None:
         """A record is found by reference and runtime handler, whole and alone."""
         stored = metadata.images.put(record(), {A: [B]})
@@ -245,6 +255,34 @@ class MetadataContract:
             assert kept(again) == {A, B}
             assert before is None or again.generation() != before
             assert not again.is_outdated()
+
+    def test_changes_of_named_images_and_namespaces_are_counted(self, metadata: MetadataStore) -> None:
+        """As those of records; what changes nothing isn't counted."""
+        image = NamedImage("moby", "x", Descriptor(OCI_MANIFEST, A, 10), created_at=1.0, updated_at=1.0)
+        ended = replace(image, name="y", labels={"containerd.io/gc.expire": "2001-01-01T00:00:00Z"})
+        home = replace(image, namespace="k8s.io")
+        changes = (
+            lambda: metadata.namespaces.create("moby", {}),
+            lambda: metadata.namespaces.label("moby", {"a": "b"}),
+            lambda: metadata.named_images.put(image),
+            lambda: metadata.named_images.remove("moby", "x"),
+            lambda: metadata.named_images.put(ended),
+            metadata.expire,
+            lambda: metadata.namespaces.remove("moby"),
+            lambda: metadata.named_images.put(home),
+            lambda: metadata.named_images.drop_home(["x"]),
+        )
+        numbers = [metadata.generation()]
+        for change in changes:
+            change()
+            numbers.append(metadata.generation())
+        assert numbers[0] is None or len(set(numbers)) == len(changes) + 1
+        metadata.named_images.remove("moby", "x")
+        metadata.named_images.drop_home(["x"])
+        metadata.expire()
+        with pytest.raises(AlreadyExistsError):
+            metadata.namespaces.create("k8s.io", {})
+        assert metadata.generation() == numbers[-1]
 
     def test_namespaces(self, metadata: MetadataStore) -> None:
         """A namespace has images and content of its own, and goes only when it is empty."""

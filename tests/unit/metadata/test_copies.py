@@ -13,10 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from imagestore import Descriptor, Digest
+from imagestore.errors import StoreCorruptError
+from imagestore.metadata.records import NamedImage
 from imagestore.metadata.sqlite import copies
 from imagestore.metadata.sqlite.copies import AGE_SECONDS, DatabaseCopies, DatabaseCopy
 from imagestore.metadata.sqlite.last_change import LastChangeNote
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
+from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.util import files
 from tests.support.syncs import noted_syncs
 from tests.unit.metadata.keeping import Clock, record
@@ -87,12 +91,12 @@ def test_two_are_kept_and_a_change_that_has_no_number_replaces_the_newest(
         change(store)
         store.keep_copy(at_once=True)
     assert [copy.number for copy in found(tmp_path)] == [5, 4]
-    store.namespaces.create("more", {})
+    store.leases.create("more", lifetime_seconds=60)
     store.keep_copy(at_once=True)
     newest, other = found(tmp_path)
     assert (newest.number, other.number) == (5, 4)
     with contextlib.closing(sqlite3.connect(newest.path)) as db:
-        assert ("more",) in db.execute("SELECT name FROM namespace").fetchall()
+        assert db.execute("SELECT id FROM lease").fetchall() == [("more",)]
 
 
 def test_a_copy_is_one_durable_file_of_this_user(
@@ -249,3 +253,21 @@ def test_copies_of_other_kinds_stay(store: SqliteMetadataStore, tmp_path: Path) 
     kept = made.keep_incomplete(made.found()[0])
     assert kept.name == "metadata-4.incomplete.db"
     assert [copy.number for copy in made.found() if copy.kind == "incomplete"] == [4]
+
+
+def test_a_database_that_lacks_a_named_image_is_noticed(store: SqliteMetadataStore, tmp_path: Path) -> None:
+    """A collection from it would delete that image's content."""
+    path, older = tmp_path / "metadata.db", tmp_path / "older.db"
+    with contextlib.closing(sqlite3.connect(path)) as db, contextlib.closing(sqlite3.connect(older)) as other:
+        db.backup(other)
+    digest = Digest.of(b"content")
+    store.named_images.put(NamedImage("moby", "x", Descriptor(OCI_MANIFEST, digest, 7), created_at=1.0, updated_at=1.0))
+    store.close()
+    for end in ("", "-wal", "-shm"):
+        path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
+    older.rename(path)
+    with contextlib.closing(SqliteMetadataStore(path)) as opened:
+        with pytest.raises(StoreCorruptError, match="an older database was put in its place"):
+            opened.graph.garbage([str(digest)])
+        with pytest.raises(StoreCorruptError, match="an older database was put in its place"):
+            opened.namespaces.create("other", {})

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from imagestore import Digest
+from imagestore.content.local import LocalContentStore
 from imagestore.errors import ImageStoreError, StoreFullError, StoreReadOnlyError
 from imagestore.metadata.leases import Leases
 from imagestore.metadata.sqlite import location
@@ -31,6 +32,12 @@ class FullLeases(Leases):
         if is_of_work or not self.ballast:
             raise StoreFullError(f"lease {lease_id}: no space")
         return super().delete(lease_id)
+
+
+@pytest.fixture
+def plain_store(tmp_path: Path) -> Iterator[SqliteMetadataStore]:
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        yield store
 
 
 @pytest.fixture
@@ -169,10 +176,41 @@ def test_a_reader_needs_no_lease_when_the_disk_has_become_read_only(
     def refuse(*_: object, **__: object) -> None:
         raise StoreReadOnlyError("attempt to write a readonly database")
 
-    monkeypatch.setattr(store.leases, "create", refuse)
+    monkeypatch.setattr(store.leases, "begin", refuse)
     monkeypatch.setattr(location, "refusal", lambda _: number)
     raises = pytest.raises(StoreReadOnlyError) if number is None else contextlib.nullcontext()
     with raises, leases.held_to_read(store, purpose="export") as held:
         held.hold([Digest.of(b"one")])
         held.renew()
+    assert store.leases.find() == []
+
+
+def test_a_lease_ends_with_its_records_or_with_its_block(plain_store: SqliteMetadataStore) -> None:
+    store = plain_store
+    key = ("registry.example/app:1", "runc")
+    with leases.held(store, purpose="pull") as held:
+        with pytest.raises(ImageStoreError, match="the reason"), held.recording([key]):
+            raise ImageStoreError("the reason")
+        assert [each.id for each in store.leases.find()] == [held.id]
+        with held.recording([key]):
+            pass
+        assert store.leases.find() == []
+    with pytest.raises(ImageStoreError, match="the reason"), leases.held(store, purpose="pull") as held:  # noqa: SIM117
+        with held.recording([key]):
+            raise ImageStoreError("the reason")
+    assert store.leases.find() == []
+
+
+def test_a_lease_whose_content_cannot_be_looked_for_is_deleted(
+    plain_store: SqliteMetadataStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = plain_store
+
+    def fail(_: object) -> dict[Digest, int]:
+        raise ImageStoreError("the reason")
+
+    content = LocalContentStore(tmp_path / "content", tmp_path / "locks")
+    monkeypatch.setattr(content, "sizes", fail)
+    with pytest.raises(ImageStoreError, match="the reason"), leases.held(store, purpose="pull", content=content):
+        pass
     assert store.leases.find() == []

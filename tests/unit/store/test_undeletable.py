@@ -148,7 +148,7 @@ def test_a_failed_pull_gives_back_all_that_can_be_and_ends_in_its_own_error(
     def bring() -> None:
         with (
             held(store.metadata, purpose="pull", digests=[each.digest for each in descriptors]) as lease,
-            undone_on_failure(store.metadata, store.content, lease, descriptors),
+            undone_on_failure(store.metadata, store.content, lease, descriptors, ()),
         ):
             for data in brought:
                 put(store, data)

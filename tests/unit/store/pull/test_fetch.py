@@ -179,7 +179,7 @@ def test_what_could_not_be_verified_is_refused_before_anything_is_asked(tmp_path
         fetching(store, Unasked(), cancel) as (fetcher, _),
         pytest.raises(InvalidDigestError, match="can't be verified"),
     ):
-        fetcher.check([BLOB, odd])
+        fetcher.check([BLOB, odd], ())
 
 
 class Missing(Unasked):

@@ -25,7 +25,7 @@ def test_the_failure_that_came_first_is_raised(tmp_path: Path, monkeypatch: pyte
         patch.setattr(here.store.metadata.leases, "delete", busy)
         with (
             pytest.raises(DocumentError, match="breaks its rules"),
-            undone_on_failure(here.store.metadata, here.store.content, held, [python_image().target]),
+            undone_on_failure(here.store.metadata, here.store.content, held, [python_image().target], ()),
         ):
             raise DocumentError("manifest", ["breaks its rules"])
 
@@ -47,7 +47,7 @@ def test_partial_downloads_go_although_the_database_has_no_space(
 
         def fetch() -> None:
             with (
-                undone_on_failure(here.store.metadata, content, held, [wanted]),
+                undone_on_failure(here.store.metadata, content, held, [wanted], ()),
                 content.writer(wanted.ingest_ref, expected=wanted.digest, total=9, cancel=CancelToken()) as writer,
             ):
                 writer.write(b"part")
@@ -81,7 +81,7 @@ def test_the_lease_goes_with_what_is_kept_back_only_where_content_has_come(
         wanted = [target, image.manifests[0].descriptor]
 
         def fetch() -> None:
-            with undone_on_failure(here.store.metadata, here.store.content, held, wanted):
+            with undone_on_failure(here.store.metadata, here.store.content, held, wanted, ()):
                 if has_come:
                     with here.store.content.writer(
                         target.ingest_ref, expected=target.digest, total=target.size, cancel=CancelToken()
