@@ -82,10 +82,6 @@ def _recognized_by_names(names: Collection[str]) -> str:
     if any(name.startswith(f"{layout.BLOBS}/") for name in names):
         return f"it has blobs, and no {layout.INDEX!r} that says which images they are"
     tops = {name.partition("/")[0] for name in names}
-    if "config.json" in names and "rootfs" in tops:
-        return "it is a runtime's bundle, with a file system and no image"
-    if any(name == "Chart.yaml" or name.endswith("/Chart.yaml") for name in names):
-        return "it is a Helm chart"
     if len(tops & _SYSTEM_FOLDERS) >= _ENOUGH:
         return "it is a file system, as 'docker export' and layers are, and no image: use 'docker save'"
     return ""
