@@ -77,10 +77,8 @@ def _recognized_by_names(names: Collection[str]) -> str:
             return f"it has {form} in its folder {above[:_SHOWN]!r}: import that one"
     if any(_OLD_DOCKER_LAYER.fullmatch(name) for name in names):
         return "it is what Docker before 1.10 saved, a form without digests: save the image again with today's tools"
-    if layout.INDEX in names:
+    if layout.INDEX in names or any(name.startswith(f"{layout.BLOBS}/") for name in names):
         return f"it is like an OCI layout, but for the missing {layout.MARK!r}"
-    if any(name.startswith(f"{layout.BLOBS}/") for name in names):
-        return f"it has blobs, and no {layout.INDEX!r} that says which images they are"
     tops = {name.partition("/")[0] for name in names}
     if len(tops & _SYSTEM_FOLDERS) >= _ENOUGH:
         return "it is a file system, as 'docker export' and layers are, and no image: use 'docker save'"
