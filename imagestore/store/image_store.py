@@ -511,8 +511,16 @@ class ImageStore:
         if platform is not None:
             wanted = platform, self.config.handler_platform(default, host=self.host, explicit=platform).matcher
         with self._parts.operation(cancel, observer) as token:
-            shared = (self.content, self.metadata, observer or self._parts.observer, token)
-            return exporting.ExportWork(records, path, chosen, wanted, *shared).run()
+            work = exporting.ExportWork(
+                records=records,
+                options=chosen,
+                platform=wanted,
+                content=self.content,
+                metadata=self.metadata,
+                observer=observer or self._parts.observer,
+                cancel=token,
+            )
+            return work.run(path)
 
     def _refuse_own_files(self, path: str) -> None:
         """An archive that replaces the store's database or a blob would destroy the images it is made from."""
@@ -587,9 +595,9 @@ class ImageStore:
         for handler in chosen.runtime_handlers:
             self._parts.known_handler(handler)
         with self._parts.operation(cancel, heard) as token:
-            client, scratch = parts.client(heard, credentials), self.content.scratch
-            shared = (self.config, self.host, platform, self.content, self.metadata, client, scratch)
-            return CopyWork(chosen, *shared, heard, token).run(origin, target)
+            client = parts.client(heard, credentials)
+            work = CopyWork(parts=parts, client=client, options=chosen, platform=platform, observer=heard, cancel=token)
+            return work.run(origin, target)
 
     def unpack(
         self,
@@ -622,7 +630,14 @@ class ImageStore:
         with self._parts.operation(cancel, observer) as token, held_to_read as held:
             image = self.get(name, runtime_handler=runtime_handler)
             held.hold([each.digest for each in (image.manifest, image.manifest_document.config, *image.layers)])
-            work = UnpackWork(image, self.content, limits or UnpackLimits(), rootless, heard, token)
+            work = UnpackWork(
+                image=image,
+                content=self.content,
+                limits=limits or UnpackLimits(),
+                rootless=rootless,
+                observer=heard,
+                cancel=token,
+            )
             return work.run(folder) if bundle is None else work.run_bundle(folder, bundle)
 
     @contextlib.contextmanager

@@ -11,6 +11,7 @@ uncompressed size must stand before its bytes, so a compressed layer is read twi
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,7 @@ from imagestore.store.archive.compressions import compression_of, decompressed
 from imagestore.store.archive.writing import BLOB_MODE, FILE_MODE, Member
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from imagestore.content.api import ContentStore
     from imagestore.oci.digest import Digest
@@ -53,20 +54,28 @@ def layout_members(images: Sequence[ExportedImage], read: Read) -> list[Member]:
             blobs.update((each.digest, each) for each in (*chain, *found.descriptors))
         for found in image.referrers:
             blobs.update((each.digest, each) for each in found.descriptors)
-    files = [blob_member(layout.blob_name(each.digest), each, read) for each in blobs.values()]
     entries = sorted((_entry(image) for image in images), key=lambda entry: entry.annotations[layout.NAME_KEY])
     referrers = {found.descriptor.digest: found.descriptor for image in images for found in image.referrers}
     entries += [referrers[digest] for digest in sorted(referrers)]
-    files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, rendering.render_index(entries))]
+    files = layout_files(blobs.values(), entries, read)
     saved = _saved(images)
     if saved:
         files.append(Member.of(layout.DOCKER_MANIFEST, rendering.render(saved)))
     return files
 
 
-def blob_member(name: str, descriptor: Descriptor, read: Read) -> Member:
-    """A blob as a file."""
-    return Member(name, descriptor.size, BLOB_MODE, lambda: read(descriptor), descriptor)
+def layout_files(blobs: Iterable[Descriptor], entries: Iterable[Descriptor], read: Read) -> list[Member]:
+    """The files of a layout.
+
+    Args:
+        entries: of ``index.json``.
+    """
+    files = [
+        Member(layout.blob_name(each.digest), each.size, BLOB_MODE, functools.partial(read, each), each)
+        for each in blobs
+    ]
+    mark, index = layout.render_mark(), rendering.render_index(entries)
+    return [*files, Member.of(layout.MARK, mark), Member.of(layout.INDEX, index)]
 
 
 def verified(descriptor: Descriptor, content: ContentStore) -> Generator[bytes]:

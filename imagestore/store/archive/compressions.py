@@ -42,22 +42,6 @@ _HEADS: Final = {
     "xz": re.compile(rb"\xfd7zXZ\x00"),
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
 }
-#: Formats that are not read, by their first bytes.
-_OTHER_HEADS: Final = {
-    "a zip file": re.compile(rb"PK(?:\x03\x04|\x05\x06)"),
-    "a 7z file": re.compile(rb"7z\xbc\xaf\x27\x1c"),
-    "compressed with lz4, which isn't read": re.compile(rb"\x04\x22\x4d\x18"),
-    "compressed with lzip, which isn't read": re.compile(rb"LZIP"),
-    "compressed with compress, which isn't read": re.compile(rb"\x1f[\x9d\xa0]"),
-    "compressed with lzma, which isn't read": re.compile(rb"\x5d\x00\x00[\x00-\xff]{2}"),
-    "a squashfs file system": re.compile(rb"hsqs"),
-    "a Singularity image": re.compile(rb"#!/usr/bin/env "),
-    "a disk image of QEMU": re.compile(rb"QFI\xfb"),
-    "a cpio archive": re.compile(rb"07070[0127]"),
-    "an rpm package": re.compile(rb"\xed\xab\xee\xdb"),
-    "an ar archive": re.compile(rb"!<arch>\n"),
-    "JSON and no archive; 'imagestore match --index' reads an index": re.compile(rb"\s*[\[{]\s*[\]}\"{\[]"),
-}
 _PIECE: Final = 1024 * 1024
 #: Compressed bytes per call of a decoder. It copies the input after a member's end, and there may be an end every 20
 #: bytes: so few bytes at first and after an end, then more, since each call releases and takes Python's lock (GIL).
@@ -257,15 +241,6 @@ def compression_of(head: bytes) -> str:
     ('bzip2', '')
     """
     return next((name for name, pattern in _HEADS.items() if pattern.match(head)), "")
-
-
-def unreadable_format(head: bytes) -> str:
-    """The name of a format that is not read, by the first bytes of the file; empty for any other.
-
-    >>> unreadable_format(b"PK\\x03\\x04")
-    'a zip file'
-    """
-    return next((name for name, pattern in _OTHER_HEADS.items() if pattern.match(head)), "")
 
 
 def plain(

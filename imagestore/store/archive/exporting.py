@@ -140,7 +140,7 @@ def write_archive(
     return write(path, members, observer=observer, cancel=cancel)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportWork:
     """One export.
 
@@ -150,7 +150,6 @@ class ExportWork:
     """
 
     records: dict[str, list[ImageRecord]]
-    path: str
     options: ExportOptions
     platform: tuple[Platform, Matcher] | None
     content: ContentStore
@@ -158,8 +157,11 @@ class ExportWork:
     observer: Observer
     cancel: CancelToken
 
-    def run(self) -> ExportReport:
+    def run(self, path: str) -> ExportReport:
         """Write the archive.
+
+        Args:
+            path: see write_archive().
 
         Raises:
             InvalidInputError: one name has different content under several handlers.
@@ -169,9 +171,7 @@ class ExportWork:
         with leases.held_to_read(self.metadata, purpose="export") as held:
             images = self.images(held)
             read = functools.partial(verified, content=self.content)
-            size = write_archive(
-                self.path, self.options.format, images, read, observer=self.observer, cancel=self.cancel
-            )
+            size = write_archive(path, self.options.format, images, read, observer=self.observer, cancel=self.cancel)
         return ExportReport(images, size)
 
     def images(self, held: HeldLease) -> tuple[ExportedImage, ...]:
@@ -200,11 +200,11 @@ class ExportWork:
         target = next(iter(targets.values()))
         everything = next(found for found in surveys.values() if chosen[0] in found)
         return ExportedImage(
-            reference,
-            target,
-            tuple(chosen),
-            tuple(each.label for each in chosen),
-            tuple(each.label for each in everything if each not in chosen),
+            reference=reference,
+            target=target,
+            manifests=tuple(chosen),
+            platforms=tuple(each.label for each in chosen),
+            left_out=tuple(each.label for each in everything if each not in chosen),
         )
 
     def _chosen(

@@ -72,8 +72,15 @@ class ImportPlan:
         blobs = {each.digest: each for each in (*choice.manifest.children, *pointed_at)}
         roots = tuple(dict.fromkeys((*record.roots, *(each.digest for each in pointing))))
         size = sum(each.size for each in (documents | blobs).values())
-        record = replace(record, roots=roots, content_size=size)
-        return cls(reference, choice, record, others, reader, tuple(documents.values()), tuple(blobs.values()))
+        return cls(
+            reference=reference,
+            choice=choice,
+            record=replace(record, roots=roots, content_size=size),
+            others=others,
+            reader=reader,
+            documents=tuple(documents.values()),
+            blobs=tuple(blobs.values()),
+        )
 
     @property
     def key(self) -> tuple[str, str]:

@@ -151,13 +151,21 @@ def opened(
         parts.operation(cancel, observer) as token,
         source.opened(source.path_of(archive), scratch=content.scratch, limit_bytes=room, cancel=token) as files,
     ):
-        shared = (content, parts.metadata, observer or parts.observer, token, parts.verifier)
-        yield ImportWork(files, handlers, chosen, *shared)
+        yield ImportWork(
+            source=files,
+            handlers=handlers,
+            options=chosen,
+            content=content,
+            metadata=parts.metadata,
+            observer=observer or parts.observer,
+            cancel=token,
+            verifier=parts.verifier,
+        )
         # What can't be pulled again.
         parts.metadata.keep_copy(at_once=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImportWork:
     """One import.
 

@@ -77,15 +77,9 @@ def _recognized_by_names(names: Collection[str]) -> str:
             return f"it has {form} in its folder {above[:_SHOWN]!r}: import that one"
     if any(_OLD_DOCKER_LAYER.fullmatch(name) for name in names):
         return "it is what Docker before 1.10 saved, a form without digests: save the image again with today's tools"
-    if layout.INDEX in names:
+    if layout.INDEX in names or any(name.startswith(f"{layout.BLOBS}/") for name in names):
         return f"it is like an OCI layout, but for the missing {layout.MARK!r}"
-    if any(name.startswith(f"{layout.BLOBS}/") for name in names):
-        return f"it has blobs, and no {layout.INDEX!r} that says which images they are"
     tops = {name.partition("/")[0] for name in names}
-    if "config.json" in names and "rootfs" in tops:
-        return "it is a runtime's bundle, with a file system and no image"
-    if any(name == "Chart.yaml" or name.endswith("/Chart.yaml") for name in names):
-        return "it is a Helm chart"
     if len(tops & _SYSTEM_FOLDERS) >= _ENOUGH:
         return "it is a file system, as 'docker export' and layers are, and no image: use 'docker save'"
     return ""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import DocumentError, InvalidInputError, SizeMismatchError
 from imagestore.store.archive import tar
-from imagestore.store.archive.compressions import HEAD_BYTES, compression_of, unreadable_format
+from imagestore.store.archive.compressions import HEAD_BYTES, compression_of
 from imagestore.store.archive.spool import spool
 
 if TYPE_CHECKING:
@@ -179,13 +179,7 @@ class TarSource:
         self._read = read
         if not read(0, 1):
             raise DocumentError(what, ["is empty"])
-        try:
-            table = tar.scan(read, what, cancel)
-        except DocumentError as error:
-            known = unreadable_format(read(0, HEAD_BYTES))
-            if known:
-                raise DocumentError(what, [f"is {known}"]) from error
-            raise
+        table = tar.scan(read, what, cancel)
         self._files = table.files
         self._sizes = {name: span.size for name, span in table.files.items()}
         self.links, self.others = table.links, table.others

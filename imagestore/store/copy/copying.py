@@ -27,10 +27,7 @@ from imagestore.store.pull.sources import Documents
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
-    from imagestore.config import Config
-    from imagestore.content.api import ContentStore
     from imagestore.events import Observer
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
@@ -38,6 +35,7 @@ if TYPE_CHECKING:
     from imagestore.platforms import Platform
     from imagestore.registry.client import RegistryClient
     from imagestore.store.copy.options import CopyOptions
+    from imagestore.store.parts import StoreParts
     from imagestore.util.cancel import CancelToken
 
 
@@ -63,32 +61,26 @@ def find_stored(
 
 def _as_export(options: CopyOptions) -> exporting.ExportOptions:
     return exporting.ExportOptions(
-        options.runtime_handlers,
-        options.all_handlers,
-        options.platform,
-        options.all_platforms,
+        runtime_handlers=options.runtime_handlers,
+        all_handlers=options.all_handlers,
+        platform=options.platform,
+        all_platforms=options.all_platforms,
         shape=exporting.ExportShape.INDEX if options.keeps_index else exporting.ExportShape.MANIFEST,
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyWork:
     """One copy; its destination is a registry, a layout or an archive.
 
     Attributes:
-        config: whose handlers' platforms count.
         platform: instead of the handlers' own, or None.
-        scratch: folder of a temporary file for archives that can't be read at any place.
     """
 
-    options: CopyOptions
-    config: Config
-    host: Platform
-    platform: Platform | None
-    content: ContentStore
-    metadata: MetadataStore
+    parts: StoreParts
     client: RegistryClient
-    scratch: Path
+    options: CopyOptions
+    platform: Platform | None
     observer: Observer
     cancel: CancelToken
 
@@ -122,7 +114,7 @@ class CopyWork:
         if made is None or is_bound or destination.kind is LocationKind.DOCKER_ARCHIVE:
             yield found
             return
-        with compressed(found, made, self.scratch, is_oci=not is_registry, cancel=self.cancel) as opened:
+        with compressed(found, made, self.parts.content.scratch, is_oci=not is_registry, cancel=self.cancel) as opened:
             if not is_saved and opened is not found:
                 told = f"{opened.image.target.digest}, not {found.image.target.digest}"
                 self.observer(
@@ -138,31 +130,41 @@ class CopyWork:
         return contextlib.nullcontext(self._chooser().from_registry(self.client, Reference.parse(origin.name)))
 
     def _chooser(self) -> ImageChooser:
-        wanted = importing.ImportOptions(self.options.runtime_handlers, self.options.all_handlers)
-        handlers = importing.handlers_for(self.config, wanted, host=self.host, platform=self.platform)
+        wanted = importing.ImportOptions(
+            runtime_handlers=self.options.runtime_handlers, all_handlers=self.options.all_handlers
+        )
+        handlers = importing.handlers_for(self.parts.config, wanted, host=self.parts.host, platform=self.platform)
         return ImageChooser(handlers, self.options, self.observer, self.cancel)
 
     @contextlib.contextmanager
     def _of_store(self, name: str) -> Iterator[CopySource]:
-        default, options = self.config.default_handler, _as_export(self.options)
-        reference, records = find_stored(self.metadata, name, self.options, default_handler=default)
+        default, options = self.parts.config.default_handler, _as_export(self.options)
+        reference, records = find_stored(self.parts.metadata, name, self.options, default_handler=default)
         wanted = None
         if self.platform is not None:
-            explicit = self.config.handler_platform(default, host=self.host, explicit=self.platform)
+            explicit = self.parts.config.handler_platform(default, host=self.parts.host, explicit=self.platform)
             wanted = self.platform, explicit.matcher
-        with leases.held_to_read(self.metadata, purpose="copy") as held:
+        with leases.held_to_read(self.parts.metadata, purpose="copy") as held:
             work = exporting.ExportWork(
-                {reference: records}, "", options, wanted, self.content, self.metadata, self.observer, self.cancel
+                records={reference: records},
+                options=options,
+                platform=wanted,
+                content=self.parts.content,
+                metadata=self.parts.metadata,
+                observer=self.observer,
+                cancel=self.cancel,
             )
             image = work.images(held)[0]
-            documents = Documents(self.content, None, None, self.cancel)
-            kept = StoredReferrers(self.metadata, self.content, image.reference)
-            yield CopySource(image, documents, StoreOrigin(self.content), referrers=kept)
+            documents = Documents(self.parts.content, None, None, self.cancel)
+            kept = StoredReferrers(self.parts.metadata, self.parts.content, image.reference)
+            yield CopySource(image, documents, StoreOrigin(self.parts.content), referrers=kept)
 
     @contextlib.contextmanager
     def _of_archive(self, origin: ImageLocation) -> Iterator[CopySource]:
-        room = self.content.free_bytes() // 2
-        with source.opened(origin.name, scratch=self.scratch, limit_bytes=room, cancel=self.cancel) as files:
+        room = self.parts.content.free_bytes() // 2
+        with source.opened(
+            origin.name, scratch=self.parts.content.scratch, limit_bytes=room, cancel=self.cancel
+        ) as files:
             contents = image_finders(files)[0](files, self.cancel)
             found = picked(contents.images, [self.options.image] if self.options.image else [], files.what)
             # As in an import, what has no name is left out where something has one.
@@ -202,11 +204,11 @@ class CopyWork:
             form = destination.archive_format
             exporting.write_archive(destination.name, form, (image,), read, observer=self.observer, cancel=self.cancel)
         return CopyReport(
-            str(destination),
-            image.target,
-            image.platforms,
-            image.left_out,
-            tuple(CopiedBlob(each, each.size) for each in wanted.values()),
-            len(found),
+            destination=str(destination),
+            target=image.target,
+            platforms=image.platforms,
+            left_out=image.left_out,
+            blobs=tuple(CopiedBlob(each, each.size) for each in wanted.values()),
+            referrers=len(found),
             is_dry_run=self.options.dry_run,
         )

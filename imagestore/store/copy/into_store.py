@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError
@@ -12,7 +11,7 @@ from imagestore.store.archive.contents import NAMELESS
 from imagestore.store.archive.oci_layout import image_finders
 from imagestore.store.copy.options import CopyReport, LocationKind
 from imagestore.store.copy.referrers import find_referrers, no_referrers
-from imagestore.store.copy.sources import LayoutReferrers
+from imagestore.store.copy.sources import archive_referrers, registry_referrers
 from imagestore.store.copy.stored_referrers import keep_referrers
 from imagestore.store.pull.choice import for_each_handler
 from imagestore.store.pull.pull_work import pull_work
@@ -21,17 +20,10 @@ from imagestore.store.tagging import further_reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Self
 
-    from imagestore.content.api import ContentStore
     from imagestore.events import Observer
-    from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
-    from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
-    from imagestore.registry.client import RegistryClient
     from imagestore.registry.credentials.model import CredentialLookup
-    from imagestore.store.archive.source import Source
     from imagestore.store.copy.options import CopyOptions, ImageLocation
     from imagestore.store.copy.sources import ReferrerList
     from imagestore.store.parts import StoreParts
@@ -74,7 +66,7 @@ def copy_here(
 
     Raises:
         InvalidInputError, InvalidReferenceError: as refuse(), or the name is none that an image can be given.
-        ImageStoreError: as a pull or an import, and as ReferrerSource.bring().
+        ImageStoreError: as a pull or an import, and as _bring_referrers().
     """
     refuse(origin, options)
     further = further_reference(name)  # refused before the source is opened
@@ -82,10 +74,21 @@ def copy_here(
         return _from_registry(parts, origin.name, further, options, credentials, observer, cancel)
     referrers = 0
     with importing.opened(parts, origin.name, _import_options(options, name), observer, cancel) as work:
-        there = ReferrerSource.of_archive(work.source, work.cancel) if options.referrers else None
+        contents = image_finders(work.source)[0](work.source, work.cancel) if options.referrers else None
+        listed = None if contents is None else archive_referrers(contents, NAMELESS, work.cancel)
+        if contents is not None and listed is None:
+            raise no_referrers(work.source.what)
         records = [image.record for image in work.run().images]
-        if there is not None:
-            referrers = there.bring(records, parts.content, parts.metadata, observer, work.cancel)
+        if contents is not None and listed is not None:
+            referrers = _bring_referrers(
+                parts,
+                records,
+                listed=listed,
+                origin=contents.origin,
+                reference=NAMELESS,
+                observer=observer,
+                cancel=work.cancel,
+            )
     return _report(further, records, referrers)
 
 
@@ -117,27 +120,37 @@ def _from_registry(
         ]
         records = pull_each(works, is_lenient=options.all_handlers, observer=observer)
         if options.referrers:
-            asked = ReferrerSource.of_registry(works[0].client, reference, token)
-            referrers = asked.bring(records, parts.content, parts.metadata, observer, token)
+            client = works[0].client
+            referrers = _bring_referrers(
+                parts,
+                records,
+                listed=registry_referrers(client, reference, token),
+                origin=client,
+                reference=reference,
+                observer=observer,
+                cancel=token,
+            )
         parts.metadata.keep_copy()
     return _report(further, records, referrers)
 
 
 def _report(name: Reference, records: Sequence[ImageRecord], referrers: int) -> CopyReport:
     platforms = tuple(dict.fromkeys(str(record.platform) for record in records))
-    return CopyReport(f"store:{name}", records[0].target, platforms, (), referrers=referrers)
+    return CopyReport(
+        destination=f"store:{name}", target=records[0].target, platforms=platforms, left_out=(), referrers=referrers
+    )
 
 
 def _import_options(options: CopyOptions, name: str) -> importing.ImportOptions:
     """An import of one image under a name, by a copy's options."""
     return importing.ImportOptions(
-        options.runtime_handlers,
-        options.all_handlers,
-        options.platform,
-        options.all_platforms,
-        (options.image,) if options.image else (),
-        name,
-        options.replace,
+        runtime_handlers=options.runtime_handlers,
+        all_handlers=options.all_handlers,
+        platform=options.platform,
+        all_platforms=options.all_platforms,
+        images=(options.image,) if options.image else (),
+        name=name,
+        replace=options.replace,
     )
 
 
@@ -149,69 +162,39 @@ def pull_each(works: Iterable[PullWork], *, is_lenient: bool, observer: Observer
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ReferrerSource:
-    """Where referrers of images that were just recorded come from.
+def _bring_referrers(
+    parts: StoreParts,
+    records: Iterable[ImageRecord],
+    *,
+    listed: ReferrerList,
+    origin: Origin,
+    reference: Reference,
+    observer: Observer,
+    cancel: CancelToken,
+) -> int:
+    """Bring what refers to images that were just recorded into the store.
 
-    Attributes:
+    Args:
         listed: lists what refers to a document.
+
+    Returns:
+        How many referrers there are.
+
+    Raises:
+        ImageStoreError: as find_referrers() and keep_referrers(); the images stay, without what is missing.
     """
-
-    listed: ReferrerList
-    origin: Origin
-    reference: Reference
-
-    @classmethod
-    def of_registry(cls, client: RegistryClient, reference: Reference, cancel: CancelToken) -> Self:
-        """A registry."""
-
-        def _listed(subject: Digest) -> Sequence[Descriptor]:
-            return client.referrers(reference, subject, cancel=cancel).entries
-
-        return cls(_listed, client, reference)
-
-    @classmethod
-    def of_archive(cls, files: Source, cancel: CancelToken) -> Self:
-        """A layout or an archive.
-
-        Raises:
-            InvalidInputError: it is a docker-archive.
-            DocumentError: it breaks its format.
-        """
-        contents = image_finders(files)[0](files, cancel)
-        if contents.listed is None:
-            raise no_referrers(files.what)
-        origin = contents.origin
-        return cls(LayoutReferrers(contents.listed, origin, NAMELESS, cancel), origin, NAMELESS)
-
-    def bring(
-        self,
-        records: Iterable[ImageRecord],
-        content: ContentStore,
-        metadata: MetadataStore,
-        observer: Observer,
-        cancel: CancelToken,
-    ) -> int:
-        """Bring what refers to images into the store.
-
-        Returns:
-            How many referrers there are.
-
-        Raises:
-            ImageStoreError: as find_referrers() and keep_referrers(); the images stay, without what is missing.
-        """
-        subjects = dict.fromkeys(digest for record in records for digest in (record.target.digest, *record.roots))
-        documents = Documents(content, self.origin, self.reference, cancel)
-        found = tuple(find_referrers(self.listed, str(self.reference), subjects, documents, observer=observer))
-        remove_damaged(content, documents.take_damaged())
-        keep_referrers(
-            subjects,
-            found,
-            self.origin,
-            self.reference,
-            content=content,
-            metadata=metadata,
-            observer=observer,
-            cancel=cancel,
-        )
-        return len(found)
+    subjects = dict.fromkeys(digest for record in records for digest in (record.target.digest, *record.roots))
+    documents = Documents(parts.content, origin, reference, cancel)
+    found = tuple(find_referrers(listed, str(reference), subjects, documents, observer=observer))
+    remove_damaged(parts.content, documents.take_damaged())
+    keep_referrers(
+        subjects,
+        found,
+        origin,
+        reference,
+        content=parts.content,
+        metadata=parts.metadata,
+        observer=observer,
+        cancel=cancel,
+    )
+    return len(found)

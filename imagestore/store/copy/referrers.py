@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, InvalidInputError, NotFoundError
 from imagestore.events import Noticed
-from imagestore.oci import rendering
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.media_types import Kind
 from imagestore.oci.referrers import subject_of
 from imagestore.store.archive import layout
-from imagestore.store.archive.archive_members import blob_member
+from imagestore.store.archive.archive_members import layout_files
 from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest
-from imagestore.store.archive.writing import Member, write_folder
+from imagestore.store.archive.writing import write_folder
 from imagestore.store.copy.sources import CopySource
 from imagestore.store.pull.sources import Documents
 
@@ -166,9 +165,8 @@ def fetch_referrers(
     source = CopySource(ExportedImage(reference, entries[0], (), (), ()), documents, client)
     read = functools.partial(source.pieces, cancel=cancel)
     blobs = {each.digest: each for bare, manifest in manifests for each in (bare, *manifest.children)}
-    files = [blob_member(layout.blob_name(each.digest), each, read) for each in blobs.values()]
-    index = rendering.render_index(_described(bare, manifest) for bare, manifest in manifests)
-    files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, index)]
+    listed = [_described(bare, manifest) for bare, manifest in manifests]
+    files = layout_files(blobs.values(), listed, read)
     return write_folder(folder, files, observer=observer, cancel=cancel)
 
 

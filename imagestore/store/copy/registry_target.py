@@ -85,13 +85,13 @@ class RegistryTarget:
                 for subject, found in itertools.groupby(referrers, lambda each: each.subject):
                     writer.referrers(subject, [(each.descriptor, each.raw) for each in found])
         return CopyReport(
-            str(self.reference),
-            image.target,
-            image.platforms,
-            image.left_out,
-            done,
-            len(referrers),
-            self.options.dry_run,
+            destination=str(self.reference),
+            target=image.target,
+            platforms=image.platforms,
+            left_out=image.left_out,
+            blobs=done,
+            referrers=len(referrers),
+            is_dry_run=self.options.dry_run,
         )
 
     def _copied(

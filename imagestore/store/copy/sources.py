@@ -158,11 +158,8 @@ class ImageChooser:
         if raw is not None:
             documents.remember(target, raw)
         image = self._image(reference, target, documents, lambda wanted: [each.digest for each in wanted])
-
-        def _referrers(digest: Digest) -> Sequence[Descriptor]:
-            return client.referrers(reference, digest, cancel=self.cancel).entries
-
-        return CopySource(image, documents, client, client, _referrers)
+        referrers = registry_referrers(client, reference, self.cancel)
+        return CopySource(image=image, documents=documents, origin=client, registry=client, referrers=referrers)
 
     def from_archive(self, contents: ArchiveContents, reference: Reference, entry: Descriptor) -> CopySource:
         """An image of an archive or a layout.
@@ -176,10 +173,8 @@ class ImageChooser:
         image = self._image(
             reference, entry, documents, lambda wanted: [each.digest for each in wanted if origin.has(each.digest)]
         )
-        referrers = None
-        if contents.listed is not None:
-            referrers = LayoutReferrers(contents.listed, origin, reference, self.cancel)
-        return CopySource(image, documents, origin, referrers=referrers)
+        referrers = archive_referrers(contents, reference, self.cancel)
+        return CopySource(image=image, documents=documents, origin=origin, referrers=referrers)
 
     def _image(
         self,
@@ -222,6 +217,16 @@ def _labels(target: Descriptor, documents: Documents, chosen: Collection[object]
     for entry in documents.index(target).manifests:
         if entry.digest not in chosen and not entry.is_attestation:
             yield format_all(entry.platform) if entry.platform is not None else str(entry.digest)
+
+
+def registry_referrers(client: RegistryClient, reference: Reference, cancel: CancelToken) -> ReferrerList:
+    """Lists what refers to a document of a repository."""
+    return lambda subject: client.referrers(reference, subject, cancel=cancel).entries
+
+
+def archive_referrers(contents: ArchiveContents, reference: Reference, cancel: CancelToken) -> ReferrerList | None:
+    """Lists what refers to a document of a layout; None for a docker-archive, which can't have any."""
+    return None if contents.listed is None else LayoutReferrers(contents.listed, contents.origin, reference, cancel)
 
 
 class LayoutReferrers:

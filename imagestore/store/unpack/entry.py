@@ -1,4 +1,4 @@
-"""An entry of a layer: what its headers say, whatever format the archive has, and whether a file can be so.
+"""An entry of a tar archive: what its headers say, whatever their format, and whether a file can be so.
 
 An entry is checked before anything of it is written: numbers outside of what Linux has, names that no file can have.
 """
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError
-from imagestore.store.archive.tar import XATTR
 from imagestore.store.unpack.paths import MOST_PATH_BYTES, byte_length
 
 if TYPE_CHECKING:
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Size of a header, and the unit of data (POSIX.1-2001, pax, "ustar Interchange Format").
 BLOCK: Final = 512
+#: What keywords of extended attributes begin with.
+XATTR: Final = "SCHILY.xattr."
 #: Kinds of entries: the type flag of the header.
 FILE: Final = b"0"
 HARD_LINK: Final = b"1"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.errors import DocumentError
 from imagestore.store.archive.compressions import MOST_WINDOW_BYTES
-from imagestore.store.archive.tar import XATTR
-from imagestore.store.unpack.entry import FILE
+from imagestore.store.unpack.entry import FILE, XATTR
 
 if TYPE_CHECKING:
     from imagestore.store.unpack.entry import Entry

@@ -9,7 +9,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from imagestore.store.archive.tar import XATTR
+from imagestore.store.unpack.entry import XATTR
 from imagestore.util.file_calls import get_xattr, remove_xattrs, set_xattr, xattr_names
 from imagestore.util.trees import set_mode
 

@@ -1,20 +1,19 @@
-"""The entries of a layer (OCI image-spec 1.1, layer.md), read once from front to back.
+"""The entries of a layer (OCI image-spec 1.1, layer.md) or of an archive of images, read once from front to back.
 
 Formats are USTAR and PAX (POSIX.1-2001, pax) and GNU tar's, sparse files in all four forms. What readers read
 differently is refused; where this reader has to choose, it does what Go's ``archive/tar`` does, since containerd reads
-layers with that. ``docs/decisions/0012`` says why the standard library's reader isn't used.
+both with that. ``docs/decisions/0012`` says why the standard library's reader isn't used.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from imagestore.errors import DocumentError
-from imagestore.store.archive.sparse import PAX_PREFIX, read_gnu, read_pax
-from imagestore.store.archive.tar import pax_records
 from imagestore.store.unpack.entry import (
     BLOCK,
     DEVICES,
@@ -23,18 +22,17 @@ from imagestore.store.unpack.entry import (
     HARD_LINK,
     LINK,
     WITHOUT_DATA,
+    XATTR,
     Entry,
     check_entry,
     is_known,
     record_faults,
     shown,
 )
+from imagestore.store.unpack.sparse import PAX_PREFIX, read_gnu, read_pax
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from imagestore.store.archive.sparse import Span
-    from imagestore.store.unpack.layer import LayerStream
 
 _HALF: Final = BLOCK // 2
 _CHECKSUM: Final = slice(148, 156)
@@ -48,6 +46,7 @@ _RECORDS: Final = (b"x", b"X")  # POSIX', and that of Solaris before it
 _EXTENSIONS: Final = frozenset((_LONG_NAME, _LONG_LINK, _GLOBAL, *_RECORDS))
 _OLD_FILE: Final = b"\0"
 _FILES: Final = frozenset((FILE, _OLD_FILE, b"7"))
+_RECORD: Final = re.compile(rb"([1-9][0-9]{0,7}) ")
 
 
 def _number(raw: bytes) -> int:
@@ -110,6 +109,36 @@ def _name_of(block: bytes) -> bytes:
     return name
 
 
+def pax_records(data: bytes) -> list[tuple[str, bytes]]:
+    r"""The keywords and values of a PAX extended header: ``<length> <keyword>=<value>`` and a line feed each.
+
+    A record without a value takes back those of its keyword that came before (POSIX.1-2001, pax), and isn't among the
+    result; only extended attributes may be empty.
+
+    Raises:
+        ValueError: something else is there.
+
+    >>> pax_records(b"12 path=a/b\n9 uid=12\n9 gid=12\n7 gid=\n")
+    [('path', b'a/b'), ('uid', b'12')]
+    """
+    found = []
+    start = 0
+    while start < len(data):
+        head = _RECORD.match(data, start)
+        end = start + int(head.group(1)) if head else 0
+        if head is None or not head.end() < end <= len(data) or data[end - 1] != ord("\n"):
+            raise ValueError(f"{data[start : start + 40]!r} is no record of an extended header")
+        keyword, equals, value = data[head.end() : end - 1].partition(b"=")
+        if not keyword or not equals:
+            raise ValueError(f"{data[start : start + 40]!r} is no record of an extended header")
+        found.append((keyword.decode("utf-8", "surrogateescape"), value))
+        start = end
+    taken_back = {
+        keyword: place for place, (keyword, value) in enumerate(found) if not value and not keyword.startswith(XATTR)
+    }
+    return [each for place, each in enumerate(found) if place > taken_back.get(each[0], -1)] if taken_back else found
+
+
 @dataclass(slots=True)
 class _Extension:
     """What headers in front of an entry say of it.
@@ -125,8 +154,30 @@ class _Extension:
     link: bytes = b""
 
 
-def entries(stream: LayerStream, *, what: str) -> Iterator[Entry]:
-    """The entries of a layer; each one's data, if wanted, is read from the stream before the next entry is taken.
+class HeaderStream(Protocol):
+    """What entries are read from: the bytes of a layer, or an archive at rest."""
+
+    def first_block(self) -> bytes:
+        """The first block of one more entry's headers; fewer bytes at the end."""
+
+    def read(self, size: int) -> bytes:
+        """Bytes of a header, or of data that extends one; fewer at the end.
+
+        Raises:
+            DocumentError: the headers of this entry take too much.
+        """
+
+    def tell(self) -> int:
+        """Bytes from the beginning."""
+
+    def skip_to(self, end: int) -> None:
+        """Skip forward, at most to the end."""
+
+
+def entries(stream: HeaderStream, *, what: str) -> Iterator[Entry]:
+    """The entries of a layer or an archive.
+
+    When one comes, the stream is where its data begins; what is wanted of it is read before the next entry is taken.
 
     Raises:
         DocumentError: a header is damaged or takes too much, or an entry can't be (see ``check_entry``).
@@ -139,7 +190,7 @@ def entries(stream: LayerStream, *, what: str) -> Iterator[Entry]:
 
 
 class _Reader:
-    def __init__(self, stream: LayerStream, what: str) -> None:
+    def __init__(self, stream: HeaderStream, what: str) -> None:
         self._stream = stream
         self._what = what
 
@@ -237,28 +288,23 @@ class _Reader:
 
     def _apply_sparse(self, block: bytes, entry: Entry, extension: _Extension | None) -> None:
         """Read the map of a sparse file, which may go on behind the header."""
-        start, span = self._stream.tell(), None
+        found = None
         if entry.kind == _GNU_SPARSE:
-            span = read_gnu(block, self._read_at, start, entry.stored, is_aligned=False)
+            found = read_gnu(block, self._stream.read, entry.stored)
         elif entry.kind == FILE and extension is not None:
-            span = read_pax(extension.sparse, self._read_at, start, entry.stored, is_aligned=False)
-        if span is None:
+            found = read_pax(extension.sparse, self._stream.read, entry.stored)
+        if found is None:
             self._refuse(entry, f"with a map of a sparse file that can't be: for {entry.stored} bytes in the archive")
-        self._spread(entry, span)
-
-    def _spread(self, entry: Entry, span: Span) -> None:
-        entry.kind, entry.size, entry.stored, entry.pieces = FILE, span.size, span.stored, span.pieces
-
-    def _read_at(self, _: int, size: int) -> bytes:
-        """Maps are read in order, from where the stream is."""
-        return self._stream.read(size)
+        entry.kind, entry.size, entry.pieces = FILE, found.size, found.pieces
+        entry.stored = sum(length for _, length in found.pieces)
 
     def _refuse(self, entry: Entry, fault: str) -> NoReturn:
         raise DocumentError(self._what, [f"has an entry {shown(entry.name)} {fault}"])
 
     def _refuse_damage(self, fault: str, cause: Exception | None = None) -> NoReturn:
         place = self._stream.tell()
-        raise DocumentError(self._what, [f"has a damaged tar header before byte {place}: {fault}"]) from cause
+        where = "is no tar archive, or has" if place <= BLOCK else "has"
+        raise DocumentError(self._what, [f"{where} a damaged tar header before byte {place}: {fault}"]) from cause
 
 
 def _decoded(raw: bytes) -> str:

@@ -52,7 +52,7 @@ class UnpackReport:
     hidden_volumes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackWork:
     """One unpacking.
 

@@ -80,8 +80,8 @@ HOSTILE: dict[str, tuple[dict[str, bytes] | bytes, type[ImageStoreError], str]] 
         DocumentError,
         "is a symbolic link",
     ),
-    "zip": (b"PK\x03\x04" + bytes(600), DocumentError, "is a zip file"),
-    "a manifest": (b'{"schemaVersion": 2}' + b" " * 600, DocumentError, "is JSON and no archive"),
+    "zip": (b"PK\x03\x04" + bytes(600), DocumentError, "is no tar archive"),
+    "a manifest": (b'{"schemaVersion": 2}' + b" " * 600, DocumentError, "is no tar archive"),
     "a file system": (tar_of({"etc/passwd": b"", "bin/sh": b""}), DocumentError, "it is a file system"),
     "a layout one folder down": (
         tar_of({f"image/{name}": data for name, data in layout_files({"a:1": image()}).items()}),

@@ -220,6 +220,12 @@ def test_archives_of_gnu_tar_are_read_as_tarfile_reads_them(tmp_path: Path, form
     assert len(found) >= 5
 
 
+def test_a_prefix_stands_before_the_name() -> None:
+    block = header(b"name", 0, prefix=b"folder/inner")
+    assert [each.name for each in ours(block + END)] == [each.name for each in theirs(block + END)]
+    assert [each.name for each in ours(block + END)] == ["folder/inner/name"]
+
+
 def test_times_in_the_place_of_the_prefix_are_no_name() -> None:
     """GNU's incremental archives have them there; ``tarfile`` takes them for a folder."""
     block = bytearray(header(b"a", 0))
