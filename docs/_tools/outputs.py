@@ -422,6 +422,15 @@ OUTPUTS: Final[dict[str, Any]] = {
         "referrers": [{**DESCRIPTOR, "artifactType": maybe(str), "annotations": mapping(str)}],
         "remarks": [str],
     },
+    "delete": {
+        "repository": str,
+        "target": DESCRIPTOR,
+        "tags": [str],
+        "withManifest": bool,
+        "neededBy": [{"kind": str, "digest": str, "tags": [str]}],
+        "unread": [str],
+        "dryRun": bool,
+    },
     "fsinfo": {"imageFilesystems": [FILESYSTEM], "containerFilesystems": [FILESYSTEM]},
     "publish": {
         "published": [str],

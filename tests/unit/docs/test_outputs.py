@@ -35,6 +35,7 @@ LINES: Final = (
     "tags python # tags",
     "catalog registry.example # catalog",
     "referrers python:3 # referrers",
+    "delete registry.example/app:1 --dry-run # delete",
     "pull python:3 --dry-run # pull --dry-run",
     "pull python:3 --runtime-handler runc --runtime-handler hyperv # pull",
     "images # images",
