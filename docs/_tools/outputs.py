@@ -413,8 +413,8 @@ OUTPUTS: Final[dict[str, Any]] = {
         ],
         "remarks": [str],
     },
-    "catalog": {"registry": str, "repositories": [str]},
-    "tags": {"repository": str, "tags": [str]},
+    "catalog": {"registry": str, "repositories": [str], "next": maybe(str)},
+    "tags": {"repository": str, "tags": [str], "next": maybe(str)},
     "referrers": {
         "reference": str,
         "subject": DESCRIPTOR,
