@@ -21,6 +21,7 @@ DESCRIPTOR: Final = {
     "data": optional(str),
     "artifactType": optional(str),
 }
+REFERRERS: Final = [{**DESCRIPTOR, "artifactType": maybe(str), "annotations": mapping(str)}]
 PLATFORM: Final = {
     "os": str,
     "architecture": str,
@@ -419,9 +420,33 @@ OUTPUTS: Final[dict[str, Any]] = {
         "reference": str,
         "subject": DESCRIPTOR,
         "isFromTag": bool,
-        "referrers": [{**DESCRIPTOR, "artifactType": maybe(str), "annotations": mapping(str)}],
+        "referrers": REFERRERS,
         "remarks": [str],
     },
+    "inspect": {
+        "reference": str,
+        "target": DESCRIPTOR,
+        "platforms": [{"platform": maybe(PLATFORM), "manifest": DESCRIPTOR, "contentSize": maybe(int)}],
+        "attestations": [DESCRIPTOR],
+        "chosen": maybe(
+            {
+                "manifest": DESCRIPTOR,
+                "artifactType": maybe(str),
+                "platform": maybe(PLATFORM),
+                "id": maybe(str),
+                "contentSize": int,
+                "layers": [DESCRIPTOR],
+                "annotations": mapping(str),
+                "config": maybe(anything),
+            }
+        ),
+        "tags": maybe([str]),
+        "moreTags": bool,
+        "referrers": maybe(REFERRERS),
+        "remarks": [str],
+    },
+    "inspect --raw": {"descriptor": DESCRIPTOR, "document": anything},
+    "inspect --config": {"id": str, "document": anything},
     "delete": {
         "repository": str,
         "target": DESCRIPTOR,

@@ -47,6 +47,7 @@ SECTIONS: Final[Mapping[str, Table]] = {
         "catalog": ("listing", "catalog", "List the repositories of a registry."),
         "tags": ("listing", "tags", "List the tags of a repository in its registry."),
         "referrers": ("listing", "referrers", "List an image's signatures, attestations and the like."),
+        "inspect": ("inspect", "inspect", "Show a registry's image: platforms, config, tags, referrers."),
         "delete": ("delete", "delete", "Delete a tag, or a manifest with its tags, in a registry."),
     },
     "Store": {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore.cli import options, render
+from imagestore.cli import describe, options, render
 from imagestore.cli.app import App, pass_app
 from imagestore.cli.options import access_options, all_of, output_option, progress_option
 from imagestore.cli.progress import observer as observer_for
@@ -157,13 +157,6 @@ def _document(reference: str, subject: Descriptor, found: Referrers) -> dict[str
         "reference": reference,
         "subject": subject.members(),
         "isFromTag": found.is_from_tag,
-        "referrers": [
-            {
-                **one.members(),
-                "artifactType": one.artifact_type,
-                "annotations": dict(one.annotations),
-            }
-            for one in found.entries
-        ],
+        "referrers": [describe.referrer(one) for one in found.entries],
         "remarks": list(found.remarks),
     }
