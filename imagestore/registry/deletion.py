@@ -22,7 +22,7 @@ from imagestore.errors import (
 from imagestore.oci import media_types
 from imagestore.oci.index import Index
 from imagestore.oci.media_types import Kind
-from imagestore.oci.referrers import fallback_tag
+from imagestore.oci.referrers import fallback_tag, subject_of
 from imagestore.registry.errors_body import failure
 from imagestore.registry.listing import list_referrers, list_tags
 from imagestore.registry.manifests import accepted, ask_head, read_document, unheard
@@ -30,6 +30,8 @@ from imagestore.registry.presence import is_there
 from imagestore.registry.session import Call
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
@@ -83,23 +85,47 @@ class Deletion:
     unread: tuple[str, ...] = ()
 
 
-def delete(session: Session, reference: Reference, name: str | Digest, *, force: bool, dry_run: bool) -> Deletion:
-    """Delete a tag, or a manifest by its digest; see ``RepositoryWriter.delete()``."""
-    target, _ = _document(session, reference, name)
+def delete(
+    session: Session,
+    reference: Reference,
+    name: str | Digest,
+    *,
+    unlist: Callable[[Digest, Digest], None],
+    force: bool,
+    dry_run: bool,
+) -> Deletion:
+    """Delete a tag, or a manifest by its digest; see ``RepositoryWriter.delete()``.
+
+    ``unlist`` takes a referrer off the list of its subject, both given by their digests, if the subject has a list
+    under its fallback tag.
+    """
+    target, raw = _document(session, reference, name)
+    subject = None if isinstance(name, str) else _subject(raw, str(name))
+    is_listed = False
     what = f"{'tag' if isinstance(name, str) else target.kind.value} {name} of {reference.name}"
     if isinstance(name, str):
         found = Deletion(target, (name,), with_manifest=False)
     else:
-        found = _Search(session, reference, target, what).run(is_bounded=not force)
+        search = _Search(session, reference, target, what)
+        found, is_listed = search.run(is_bounded=not force, own_list="" if subject is None else fallback_tag(subject))
         if not force:
             _refuse_needed(found, what)
     if dry_run:
         return found
     _send(session, reference, name, target, what)
+    if subject is not None and is_listed:
+        unlist(subject, target.digest)
     if isinstance(name, str) and not is_there(session, reference.path, target):
         # Some registries keep no manifest without a tag.
         return replace(found, with_manifest=True)
     return found
+
+
+def _subject(raw: bytes, what: str) -> Digest | None:
+    try:
+        return subject_of(raw, what)
+    except DocumentError:
+        return None  # what can't be read can be deleted
 
 
 def _refuse_needed(found: Deletion, what: str) -> None:
@@ -169,8 +195,12 @@ class _Search:
         self._indexes: dict[Digest, None] = {}
         self._unread: list[str] = []
 
-    def run(self, *, is_bounded: bool) -> Deletion:
-        """All that is found; PreconditionError if it is bounded and there are too many tags."""
+    def run(self, *, is_bounded: bool, own_list: str) -> tuple[Deletion, bool]:
+        """All that is found, and whether the manifest is in the list of referrers under the tag ``own_list``.
+
+        Raises:
+            PreconditionError: it is bounded, and there are too many tags.
+        """
         digest = self._target.digest
         tags = self._tags()
         if is_bounded and len(tags) > _MOST_DOCUMENTS:
@@ -180,16 +210,18 @@ class _Search:
             )
         for tag in tags[:_MOST_DOCUMENTS]:
             self._look_at(tag)
-        listing = self._listing()
+        lists = self._listing()
+        # A list of referrers doesn't need them; an index does.
+        listing = [each for each in lists if own_list not in self._names(each)]
         found = list_referrers(self._session, self._reference, digest, "", f"referrers of {self._what}")
         by_cosign = {f"{fallback_tag(digest)}{suffix}" for suffix in _COSIGN}
         made_by_cosign = [each for each in self._tagged if by_cosign.intersection(self._names(each))]
         referrers = dict.fromkeys((*(each.digest for each in found.entries), *made_by_cosign))
         by_kind = [*(("index", each) for each in listing), *(("referrer", each) for each in referrers)]
         needed_by = tuple(Dependent(kind, each, self._names(each)) for kind, each in by_kind)
-        return Deletion(
-            self._target, self._names(digest), with_manifest=True, needed_by=needed_by, unread=tuple(self._unread)
-        )
+        unread = tuple(self._unread)
+        deletion = Deletion(self._target, self._names(digest), with_manifest=True, needed_by=needed_by, unread=unread)
+        return deletion, len(listing) < len(lists)
 
     def _names(self, digest: Digest) -> tuple[str, ...]:
         return tuple(sorted(self._tagged.get(digest, ())))

@@ -141,7 +141,8 @@ class RepositoryWriter:
 
         By the distribution specification a tag's manifest stays. Blobs stay until the registry collects them. Before a
         manifest is deleted, the repository's tags (at most 1000) and indexes, and the manifest's referrers, are looked
-        through; what only an untagged index needs isn't seen.
+        through; what only an untagged index needs isn't seen. A referrer that is deleted is taken off the list under
+        the fallback tag, if it is there.
 
         Args:
             name: a tag, or a digest.
@@ -154,12 +155,18 @@ class RepositoryWriter:
             RegistryError: refused, not supported by the registry, unreachable, or no sensible protocol.
             OperationCancelledError: cancelled, or past the deadline.
         """
-        return delete(self._session, self._reference, name, force=force, dry_run=dry_run)
+        return delete(self._session, self._reference, name, unlist=self._unlist, force=force, dry_run=dry_run)
 
     def _list(self, subject: Digest, referrers: Sequence[tuple[Descriptor, bytes]]) -> None:
+        self._list_of(subject).add(referrers)
+
+    def _unlist(self, subject: Digest, referrer: Digest) -> None:
+        self._list_of(subject).remove(referrer)
+
+    def _list_of(self, subject: Digest) -> ReferrerList:
         # Tried again by the list, which reads what is there before each try.
         once = replace(self._session, is_tried_once=True)
-        ReferrerList(self._session, self._reference, subject, partial(self._put, once)).add(referrers)
+        return ReferrerList(self._session, self._reference, subject, partial(self._put, once))
 
     def _put(self, session: Session, descriptor: Descriptor, raw: bytes, tag: str) -> bool | None:
         """Write a document; returns whether the registry lists it for its subject, None if it was there already."""

@@ -17,6 +17,7 @@ from tests.support.peers import docker_registry
 pytestmark = pytest.mark.integration
 
 IMAGE: Final = build_image("linux/amd64", seed="deleted")
+BILLS: Final = (b"one bolt", b"two nuts")
 INDEX: Final = build_index(["linux/amd64", "linux/arm64"], seed="kept")
 
 
@@ -79,6 +80,24 @@ def test_an_image_in_one_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert all(each["contentSize"] > 0 for each in found["platforms"])
         assert "all" in found["tags"]
         assert [each["digest"] for each in found["referrers"]] == [str(bill.target.digest)]
+
+
+def test_a_referrer_is_taken_off_its_list_before_its_subject_goes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with docker_registry(tmp_path) as registry:
+        name = registry.push("team/app", "1", IMAGE).removesuffix(":1")
+        bills = [build_artifact("application/vnd.example.bill", {"bill": each}, subject=IMAGE.target) for each in BILLS]
+        registry.push("team/app", fallback_tag(IMAGE.target.digest), build_index(bills))
+        assert main(["delete", f"{name}@{IMAGE.target.digest}"]) == 1
+        assert f"referrer {bills[0].target.digest}, referrer {bills[1].target.digest}" in capsys.readouterr().err
+        for bill, left in zip(bills, (bills[1:], []), strict=True):
+            assert main(["delete", f"{name}@{bill.target.digest}"]) == 0
+            capsys.readouterr()
+            assert main(["referrers", f"{name}:1", "--output", "json"]) == 0
+            listed = json.loads(capsys.readouterr().out)["referrers"]
+            assert [each["digest"] for each in listed] == [str(each.target.digest) for each in left]
+        assert main(["delete", f"{name}@{IMAGE.target.digest}"]) == 0
 
 
 def test_lists_in_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
