@@ -21,6 +21,7 @@ DESCRIPTOR: Final = {
     "data": optional(str),
     "artifactType": optional(str),
 }
+REFERRERS: Final = [{**DESCRIPTOR, "artifactType": maybe(str), "annotations": mapping(str)}]
 PLATFORM: Final = {
     "os": str,
     "architecture": str,
@@ -413,14 +414,47 @@ OUTPUTS: Final[dict[str, Any]] = {
         ],
         "remarks": [str],
     },
-    "catalog": {"registry": str, "repositories": [str]},
-    "tags": {"repository": str, "tags": [str]},
+    "catalog": {"registry": str, "repositories": [str], "next": maybe(str)},
+    "tags": {"repository": str, "tags": [str], "next": maybe(str)},
     "referrers": {
         "reference": str,
         "subject": DESCRIPTOR,
         "isFromTag": bool,
-        "referrers": [{**DESCRIPTOR, "artifactType": maybe(str), "annotations": mapping(str)}],
+        "referrers": REFERRERS,
         "remarks": [str],
+    },
+    "inspect": {
+        "reference": str,
+        "target": DESCRIPTOR,
+        "platforms": [{"platform": maybe(PLATFORM), "manifest": DESCRIPTOR, "contentSize": maybe(int)}],
+        "attestations": [DESCRIPTOR],
+        "chosen": maybe(
+            {
+                "manifest": DESCRIPTOR,
+                "artifactType": maybe(str),
+                "platform": maybe(PLATFORM),
+                "id": maybe(str),
+                "contentSize": int,
+                "layers": [DESCRIPTOR],
+                "annotations": mapping(str),
+                "config": maybe(anything),
+            }
+        ),
+        "tags": maybe([str]),
+        "moreTags": bool,
+        "referrers": maybe(REFERRERS),
+        "remarks": [str],
+    },
+    "inspect --raw": {"descriptor": DESCRIPTOR, "document": anything},
+    "inspect --config": {"id": str, "document": anything},
+    "delete": {
+        "repository": str,
+        "target": DESCRIPTOR,
+        "tags": [str],
+        "withManifest": bool,
+        "neededBy": [{"kind": str, "digest": str, "tags": [str]}],
+        "unread": [str],
+        "dryRun": bool,
     },
     "fsinfo": {"imageFilesystems": [FILESYSTEM], "containerFilesystems": [FILESYSTEM]},
     "publish": {

@@ -139,6 +139,7 @@ class App:
         remote: the CRI server to ask instead of a local store, or None.
         credentials: used instead of stored logins, or None.
         bytes_per_second: limit of a pull instead of the configuration's, or None.
+        plain_http: registries that the command names have no TLS, unless ``hosts.toml`` names their address.
         missing: what replaces a store that doesn't exist: an empty one that is deleted with the command (``unnamed``:
             only if --root wasn't given), a new one, or nothing.
         plugins: whose tables the configuration is read with.
@@ -153,6 +154,7 @@ class App:
     remote: RemoteOptions | None = None
     credentials: CredentialLookup | None = None
     bytes_per_second: int | None = None
+    plain_http: bool = False
     missing: Literal["empty", "unnamed", "make", "refuse"] = "empty"
     is_freeing: bool = False
     plugins: tuple[Plugin[Any], ...] = ()
@@ -200,9 +202,11 @@ class App:
         import imagestore.config as config
 
         path = self.config_path
-        if path is None:
-            return config.default(self.host)
-        return config.load(path, host=self.host, plugins=self.plugins)
+        found = config.default(self.host) if path is None else config.load(path, host=self.host, plugins=self.plugins)
+        if self.plain_http:
+            registry = replace(found.settings.registry, plain_http=True)
+            found = replace(found, settings=replace(found.settings, registry=registry))
+        return found
 
     def plugin(self, plugin: Plugin[S]) -> S:
         """The settings in a plugin's table; the configuration is read with it.

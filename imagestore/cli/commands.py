@@ -47,6 +47,8 @@ SECTIONS: Final[Mapping[str, Table]] = {
         "catalog": ("listing", "catalog", "List the repositories of a registry."),
         "tags": ("listing", "tags", "List the tags of a repository in its registry."),
         "referrers": ("listing", "referrers", "List an image's signatures, attestations and the like."),
+        "inspect": ("inspect", "inspect", "Show a registry's image: platforms, config, tags, referrers."),
+        "delete": ("delete", "delete", "Delete a tag, or a manifest with its tags, in a registry."),
     },
     "Store": {
         "df": ("report", "df", "Show how much space each image takes, alone and shared."),
@@ -96,8 +98,7 @@ MEANT: Final = {
     **dict.fromkeys(("save", "archive"), "export"),
     "load": "import",
     **dict.fromkeys(("get", "fetch", "download"), "pull"),
-    "inspect": "inspecti",
-    **dict.fromkeys(("rm", "remove", "delete"), "rmi"),
+    **dict.fromkeys(("rm", "remove"), "rmi"),
     **dict.fromkeys(("prune", "clean"), "gc"),
     **dict.fromkeys(("repositories", "repos", "search"), "catalog"),
     **dict.fromkeys(("run", "create"), "bundle"),

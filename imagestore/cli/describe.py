@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Set
 
     from imagestore.config import Finding, HandlerPlatform
+    from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.select import Verdict
     from imagestore.platforms import Platform
     from imagestore.store.image import Image
@@ -139,6 +140,11 @@ def image_in_full(value: Image, pins: Set[str]) -> dict[str, Any]:
         "layers": layers,
         "config": None if config is None else {"created": config.created, **config.settings},
     }
+
+
+def referrer(value: Descriptor) -> dict[str, Any]:
+    """A document that refers to an image."""
+    return {**value.members(), "artifactType": value.artifact_type, "annotations": dict(value.annotations)}
 
 
 #: Of the table of images.

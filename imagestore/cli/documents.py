@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class Source:
     """The registry or the store, and the choice of a manifest.
 
     Attributes:
@@ -75,8 +75,8 @@ class _Source:
         return app.store.get(reference, runtime_handler=self.handler)
 
 
-def _with_source(function: Callable[..., None]) -> Callable[..., None]:
-    """The options that say which document is meant; the command gets app, source, reference and output."""
+def with_source(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that say which document is meant; the command gets app, source, reference, output, and its own."""
 
     @click.argument("reference", shell_complete=completion.images)
     @handler_option("The manifest for this runtime handler.")
@@ -88,6 +88,7 @@ def _with_source(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def _command(
         app: App,
+        /,
         reference: str,
         runtime_handler: str | None,
         platform: str | None,
@@ -95,6 +96,7 @@ def _with_source(function: Callable[..., None]) -> Callable[..., None]:
         creds_stdin: bool,
         anonymous: bool,
         output: str,
+        **more: bool,
     ) -> None:
         refuse_together(runtime_handler=runtime_handler, platform=platform)
         if is_local and (platform is not None or creds_stdin or anonymous):
@@ -102,14 +104,14 @@ def _with_source(function: Callable[..., None]) -> Callable[..., None]:
         if not is_local:
             host = Reference.parse(reference).host
             app.credentials = options.lookup(host, creds_stdin=creds_stdin, anonymous=anonymous)
-        function(app, _Source(runtime_handler, platform, is_local), reference, output)
+        function(app, Source(runtime_handler, platform, is_local), reference, output, **more)
 
     return _command
 
 
 @click.command()
-@_with_source
-def manifest(app: App, source: _Source, reference: str, output: str) -> None:
+@with_source
+def manifest(app: App, source: Source, reference: str, output: str) -> None:
     """Print the manifest of REFERENCE, or its index where it has one, byte for byte.
 
     With --runtime-handler or --platform: the one manifest of the index that it would get.
@@ -118,6 +120,11 @@ def manifest(app: App, source: _Source, reference: str, output: str) -> None:
     imagestore manifest python:3 | jq '.manifests[].platform'
     imagestore manifest python:3 --platform linux/arm64
     """
+    show_manifest(app, source, reference, output)
+
+
+def show_manifest(app: App, source: Source, reference: str, output: str) -> None:
+    """Print the manifest or index that is meant."""
     if source.is_chosen:
         descriptor, raw, _ = source.chosen(app, reference)
     else:
@@ -129,25 +136,34 @@ def manifest(app: App, source: _Source, reference: str, output: str) -> None:
 
 
 @click.command("image-config")
-@_with_source
-def image_config(app: App, source: _Source, reference: str, output: str) -> None:
+@with_source
+def image_config(app: App, source: Source, reference: str, output: str) -> None:
     """Print the image config of REFERENCE byte for byte: of the default handler's manifest, or of the one asked for.
 
     \b
     imagestore image-config python:3 | jq .config.Env
     """
+    show_config(app, source, reference, output)
+
+
+def show_config(app: App, source: Source, reference: str, output: str) -> None:
+    """Print the image config that is meant.
+
+    Raises:
+        DocumentError: it is an artifact.
+    """
     config = source.chosen(app, reference)[2]
     if config is None:
         raise DocumentError(f"image {reference}", ["is an artifact, which has no image config"])
     if output == "json":
-        render.dump_json({"id": _id(config), "document": json.loads(config.raw)})
+        render.dump_json({"id": config_id(config), "document": json.loads(config.raw)})
     else:
         render.write_raw(config.raw)
 
 
 @click.command()
-@_with_source
-def digest(app: App, source: _Source, reference: str, output: str) -> None:
+@with_source
+def digest(app: App, source: Source, reference: str, output: str) -> None:
     """Print the digest that REFERENCE leads to now; with a handler or a platform that of the manifest it would get."""
     descriptor = source.chosen(app, reference)[0] if source.is_chosen else source.target(app, reference)[0]
     if output == "json":
@@ -157,8 +173,8 @@ def digest(app: App, source: _Source, reference: str, output: str) -> None:
 
 
 @click.command()
-@_with_source
-def history(app: App, source: _Source, reference: str, output: str) -> None:
+@with_source
+def history(app: App, source: Source, reference: str, output: str) -> None:
     """Show how REFERENCE was built, the newest step first: what its image config says, and what its layers take.
 
     Sizes are those of the layers as they travel (compressed).
@@ -166,9 +182,9 @@ def history(app: App, source: _Source, reference: str, output: str) -> None:
     _, raw, config = source.chosen(app, reference)
     if config is None:
         raise DocumentError(f"image {reference}", ["is an artifact, which has no history"])
-    steps = _steps(config.history(what=f"image config {_id(config)}"), json.loads(raw).get("layers") or [])
+    steps = _steps(config.history(what=f"image config {config_id(config)}"), json.loads(raw).get("layers") or [])
     if output == "json":
-        render.dump_json({"reference": str(Reference.parse(reference)), "id": _id(config), "history": steps})
+        render.dump_json({"reference": str(Reference.parse(reference)), "id": config_id(config), "history": steps})
         return
     rows = [
         (step["created"], render.shortened(step["createdBy"]), render.size(step["size"]), step["comment"])
@@ -177,7 +193,8 @@ def history(app: App, source: _Source, reference: str, output: str) -> None:
     render.table(("CREATED", "CREATED BY", "SIZE", "COMMENT"), rows)
 
 
-def _id(config: ImageConfig) -> str:
+def config_id(config: ImageConfig) -> str:
+    """The image id, which is the config's digest."""
     from imagestore.oci.digest import Digest
 
     return str(Digest.of(config.raw))

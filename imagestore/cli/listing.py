@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore.cli import options, render
+from imagestore.cli import describe, options, render
 from imagestore.cli.app import App, pass_app
-from imagestore.cli.options import access_options, output_option, progress_option
+from imagestore.cli.options import access_options, all_of, output_option, progress_option
 from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import InvalidReferenceError, ReferenceNotFoundError
@@ -17,22 +17,46 @@ from imagestore.oci.reference import Reference
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from imagestore.oci.descriptor import Descriptor
     from imagestore.registry.listing import Referrers
 
 
+#: ``--limit`` and ``--after``.
+paging_options = all_of(
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N names; no further page is read."),
+    click.option(
+        "--after", metavar="NAME", default="", help="Only the names that follow NAME in the registry's order."
+    ),
+)
+
+
+def _pages_on(limit: int | None, found: Sequence[str], output: str) -> str | None:
+    """The name after which a limited list goes on, if it does; said on standard error too."""
+    if limit is None or len(found) < limit:
+        return None
+    if output != "json":
+        print(f"there may be more: --after {render.printable(found[-1])}", file=sys.stderr)
+    return found[-1]
+
+
 @click.command()
 @click.argument("host")
+@paging_options
 @access_options
 @output_option
 @pass_app
-def catalog(app: App, host: str, creds_stdin: bool, anonymous: bool, output: str) -> None:
+def catalog(
+    app: App, host: str, limit: int | None, after: str, creds_stdin: bool, anonymous: bool, output: str
+) -> None:
     """List the repositories of the registry HOST, one on each line, in the registry's order.
 
     Registries need not have such a list, and many show one to administrators only.
 
     \b
     imagestore catalog registry.example
+    imagestore catalog registry.example --limit 100 --after team/app
     """
     usage = click.UsageError(f"{host!r}: expected a registry's host, such as registry.example:5000")
     try:
@@ -43,31 +67,39 @@ def catalog(app: App, host: str, creds_stdin: bool, anonymous: bool, output: str
         raise usage
     app.credentials = options.lookup(parsed.host, creds_stdin=creds_stdin, anonymous=anonymous)
     try:
-        found = app.store.registry.repositories(parsed.host, cancel=CancelToken())
+        found = app.store.registry.repositories(parsed.host, limit=limit, after=after, cancel=CancelToken())
     except ReferenceNotFoundError as error:
         error.hint = "this registry has no list of repositories"
         raise
-    shown = {"registry": parsed.host, "repositories": list(found)}
+    shown = {"registry": parsed.host, "repositories": list(found), "next": _pages_on(limit, found, output)}
     render.show(output, shown, (f"{parsed.host}/{path}" for path in found))
 
 
 @click.command()
 @click.argument("repository")
+@paging_options
 @access_options
 @output_option
 @pass_app
-def tags(app: App, repository: str, creds_stdin: bool, anonymous: bool, output: str) -> None:
+def tags(
+    app: App, repository: str, limit: int | None, after: str, creds_stdin: bool, anonymous: bool, output: str
+) -> None:
     """List the tags of REPOSITORY in its registry, one on each line, in the registry's order.
 
     Hosts that may be asked what a tag means are asked, in the order that 'hosts' shows, until one has a list. Names
     that are no tags are left out.
+
+    \b
+    imagestore tags registry.example/app --limit 100
+    imagestore tags registry.example/app --limit 100 --after 1.27.3
     """
     parsed = Reference.parse(repository)
     if parsed.digest is not None or repository.endswith(f":{parsed.tag}"):
         raise click.UsageError(f"{repository}: expected a repository, without tag or digest: {parsed.familiar_name}")
     app.credentials = options.lookup(parsed.host, creds_stdin=creds_stdin, anonymous=anonymous)
-    found = app.store.registry.tags(parsed, cancel=CancelToken())
-    render.show(output, {"repository": parsed.name, "tags": list(found)}, found)
+    found = app.store.registry.tags(parsed, limit=limit, after=after, cancel=CancelToken())
+    shown = {"repository": parsed.name, "tags": list(found), "next": _pages_on(limit, found, output)}
+    render.show(output, shown, found)
 
 
 @click.command()
@@ -125,13 +157,6 @@ def _document(reference: str, subject: Descriptor, found: Referrers) -> dict[str
         "reference": reference,
         "subject": subject.members(),
         "isFromTag": found.is_from_tag,
-        "referrers": [
-            {
-                **one.members(),
-                "artifactType": one.artifact_type,
-                "annotations": dict(one.annotations),
-            }
-            for one in found.entries
-        ],
+        "referrers": [describe.referrer(one) for one in found.entries],
         "remarks": list(found.remarks),
     }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from imagestore.cli import completion
+from imagestore.cli.app import App
 from imagestore.errors import InvalidInputError
 from imagestore.util.durations import Duration
 from imagestore.util.root_folder import is_database, is_foreign_address
@@ -225,7 +226,16 @@ def duration_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
     return click.option(*names, type=seconds, metavar="DURATION", **settings)
 
 
-#: ``--creds-stdin`` and ``--anonymous``; see lookup().
+def _without_tls(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if not value:
+        return
+    app = ctx.ensure_object(App)
+    if app.remote is not None:
+        raise click.UsageError("--plain-http is for a local store; a CRI server has its own hosts.toml")
+    app.plain_http = True
+
+
+#: ``--creds-stdin`` and ``--anonymous``, see lookup(); and ``--plain-http``, which the application gets.
 access_options = all_of(
     click.option(
         "--creds-stdin",
@@ -233,6 +243,13 @@ access_options = all_of(
         help="Read USER:PASSWORD for the image's registry from standard input instead of using a stored login.",
     ),
     click.option("--anonymous", is_flag=True, help="Use no stored login."),
+    click.option(
+        "--plain-http",
+        is_flag=True,
+        expose_value=False,
+        callback=_without_tls,
+        help="Ask the registry without TLS, and send it logins so; an address in hosts.toml is used as it is.",
+    ),
 )
 
 

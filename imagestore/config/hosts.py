@@ -13,11 +13,13 @@ from __future__ import annotations
 import os
 import re
 import stat
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.connection import HostConfig as HostConfig
 from imagestore.config.connection import RegistryHosts as RegistryHosts
 from imagestore.errors import ConfigError
+from imagestore.oci.reference import api_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,6 +110,21 @@ def used_folders(config: Config) -> tuple[str, ...]:
 
 def reader_for(config: Config) -> Callable[[str], RegistryHosts]:
     """The function that reads what is configured for a registry host, or raises ConfigError."""
+    read = _reader_for(config)
+    if config.settings.registry.plain_http:
+        return lambda host: _without_tls(host, read(host))
+    return read
+
+
+def _without_tls(host: str, found: RegistryHosts) -> RegistryHosts:
+    """A registry without TLS, unless its address is configured."""
+    if found.server.base:
+        return found
+    server = replace(found.server, base=f"http://{api_host(host)}/v2", location=found.server.location or "plain http")
+    return replace(found, server=server)
+
+
+def _reader_for(config: Config) -> Callable[[str], RegistryHosts]:
     if config.settings.registry_config_path:
         folders = configured_folders(config)
         return lambda host: read_hosts(host, folders)

@@ -47,6 +47,7 @@ class RegistrySettings:
         bytes_per_second: of blobs, for one pull; None for no limit.
         parallel_ranges: ranges of one large blob fetched at a time; None for the default.
         connections_per_host: transfers of blobs at one host at a time; None for the default.
+        plain_http: registries whose address ``hosts.toml`` doesn't name are asked without TLS; no key of the table.
     """
 
     mirror_credentials: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -56,6 +57,7 @@ class RegistrySettings:
     bytes_per_second: int | None = None
     parallel_ranges: int | None = None
     connections_per_host: int | None = None
+    plain_http: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from .credentials.sources import LookupStep as LookupStep
 from .credentials.sources import Outcome as Outcome
 from .credentials.sources import Source as Source
 from .credentials.sources import SourceResult as SourceResult
+from .deletion import Deletion as Deletion
+from .deletion import Dependent as Dependent
 from .listing import Referrers as Referrers
 from .policy import AuthPolicy as AuthPolicy
 from .policy import TransferPolicy as TransferPolicy

@@ -242,24 +242,28 @@ class RegistryClient:
 
         return self._first(reference.host, {PULL}, _ask, what, cancel)
 
-    def tags(self, reference: Reference, *, cancel: CancelToken) -> tuple[str, ...]:
-        """The tags of a reference's repository, in the registry's order.
+    def tags(
+        self, reference: Reference, *, limit: int | None = None, after: str = "", cancel: CancelToken
+    ) -> tuple[str, ...]:
+        """The tags of a reference's repository, in the registry's order: at most ``limit``, those ``after`` a name.
 
         Raises:
             DocumentError: a page is no tag list.
         """
-        what = f"tags of {reference.name}"
-        needed = {PULL, RESOLVE}
-        return self._first(reference.host, needed, lambda session: list_tags(session, reference, what), what, cancel)
+        what, ask = f"tags of {reference.name}", partial(list_tags, reference=reference, limit=limit, after=after)
+        return self._first(reference.host, {PULL, RESOLVE}, partial(ask, what=what), what, cancel)
 
-    def repositories(self, host: str, *, cancel: CancelToken) -> tuple[str, ...]:
-        """The paths of a registry's repositories, in its order, if it lists them; ``host`` as in references.
+    def repositories(
+        self, host: str, *, limit: int | None = None, after: str = "", cancel: CancelToken
+    ) -> tuple[str, ...]:
+        """The paths of a registry's repositories, if it lists them; ``host`` as in references, the rest as in tags().
 
         Raises:
             DocumentError: a page is no list.
         """
         what = f"repositories of {host}"
-        return self._first(host, {PULL, RESOLVE}, lambda session: list_repositories(session, what), what, cancel)
+        ask = partial(list_repositories, what=what, limit=limit, after=after)
+        return self._first(host, {PULL, RESOLVE}, ask, what, cancel)
 
     def referrers(
         self, reference: Reference, digest: Digest, *, artifact_type: str = "", cancel: CancelToken

@@ -86,45 +86,64 @@ class _Page:
     next_query: str
 
 
-def list_tags(session: Session, reference: Reference, what: str) -> tuple[str, ...]:
+def list_tags(
+    session: Session, reference: Reference, what: str, *, limit: int | None = None, after: str = ""
+) -> tuple[str, ...]:
     """The tags of a repository, in the registry's order; names that are no tags are left out.
+
+    Args:
+        session: of the host that is asked.
+        reference: names the repository.
+        what: names the list in errors.
+        limit: at most so many, and no more pages than these need; None for all.
+        after: only those that follow this name in the registry's order; empty for all.
 
     Raises:
         RegistryError: no such repository, no access, or no sensible answer.
         DocumentError: a page is no tag list.
     """
-    return _listed(session, reference.path, "tags/list", what, "tags", TAG)
+    return _listed(session, Call("GET", reference.path, "tags/list", what), "tags", TAG, limit, after)
 
 
-def list_repositories(session: Session, what: str) -> tuple[str, ...]:
-    """The paths of a registry's repositories; raises as list_tags().
+def list_repositories(session: Session, what: str, *, limit: int | None = None, after: str = "") -> tuple[str, ...]:
+    """The paths of a registry's repositories; as list_tags().
 
     Many registries have this list (``/v2/_catalog``), an extension of the specification's.
     """
-    return _listed(session, "", "_catalog", what, "repositories", PATH)
+    return _listed(session, Call("GET", "", "_catalog", what), "repositories", PATH, limit, after)
 
 
 def _listed(
-    session: Session, repository: str, path: str, what: str, member: str, grammar: re.Pattern[str]
+    session: Session, call: Call, member: str, grammar: re.Pattern[str], limit: int | None, after: str
 ) -> tuple[str, ...]:
     found: dict[str, None] = {}
-    call = Call("GET", repository, path, what, query=f"n={_PAGE_SIZE}", accept=("application/json",))
+    page_size = _PAGE_SIZE if limit is None else min(limit, _PAGE_SIZE)
+    call = replace(call, query=_query(page_size, after), accept=("application/json",))
     count_before = 0
 
     def _query_by_name(page: _Page) -> str:
         """Some old registries send full pages without a link and expect the last name instead."""
         nonlocal count_before
-        names = _names(page.body, member, what)
-        if len(names) < _PAGE_SIZE or len(found) == count_before:
+        names = _names(page.body, member, call.what)
+        if len(names) < page_size or len(found) == count_before:
             return ""
         count_before = len(found)
-        return f"n={_PAGE_SIZE}&last={quote(names[-1], safe='')}"
+        return _query(page_size, names[-1])
 
     for page in _pages(session, call, without_link=_query_by_name):
-        names = _names(page.body, member, what)
+        names = _names(page.body, member, call.what)
+        if after and after in names:
+            # docker-registry before version 3 has no pages of tags: it sends all of them.
+            found, names = {}, names[names.index(after) + 1 :]
         found.update(dict.fromkeys(name for name in names if grammar.fullmatch(name)))
-        _bound(len(found), what)
-    return tuple(found)
+        _bound(len(found), call.what)
+        if limit is not None and len(found) >= limit:
+            break
+    return tuple(found)[:limit]
+
+
+def _query(page_size: int, last: str) -> str:
+    return f"n={page_size}" + (f"&last={quote(last, safe='')}" if last else "")
 
 
 def list_referrers(session: Session, reference: Reference, digest: Digest, artifact_type: str, what: str) -> Referrers:

@@ -1,4 +1,4 @@
-"""Writing to a repository: blobs, manifests and indexes (OCI distribution specification 1.1, "Push").
+"""Writing to a repository: blobs, manifests and indexes (OCI distribution specification 1.1, "Push"), and deleting.
 
 Only the first host that may be pushed to (``capabilities`` in ``hosts.toml``) is written to: a writer, unlike a reader,
 must not go on at another host. Uploads of one client share its connections, logins, limits and retries with its pulls.
@@ -19,6 +19,7 @@ from imagestore.errors import (
     RegistryError,
 )
 from imagestore.events import Noticed
+from imagestore.registry.deletion import delete
 from imagestore.registry.endpoints import PUSH
 from imagestore.registry.errors_body import failure
 from imagestore.registry.manifests import accepted, announced_digest, read_document, unheard
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
+    from imagestore.registry.deletion import Deletion
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.limits import TransferSlots
     from imagestore.registry.session import Session
@@ -134,10 +136,37 @@ class RepositoryWriter:
         if unlisted:
             self._list(subject, unlisted)
 
+    def delete(self, name: str | Digest, *, force: bool = False, dry_run: bool = False) -> Deletion:
+        """Delete a tag, or an index or manifest by its digest with every tag that leads to it.
+
+        By the distribution specification a tag's manifest stays. Blobs stay until the registry collects them. Before a
+        manifest is deleted, the repository's tags (at most 1000) and indexes, and the manifest's referrers, are looked
+        through; what only an untagged index needs isn't seen. A referrer that is deleted is taken off the list under
+        the fallback tag, if it is there.
+
+        Args:
+            name: a tag, or a digest.
+            force: delete a manifest also if an index or referrers need it, or if some tags can't be looked through.
+            dry_run: only look.
+
+        Raises:
+            ReferenceNotFoundError: it isn't there.
+            PreconditionError: something needs it, or that can't be found out; nothing was deleted.
+            RegistryError: refused, not supported by the registry, unreachable, or no sensible protocol.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        return delete(self._session, self._reference, name, unlist=self._unlist, force=force, dry_run=dry_run)
+
     def _list(self, subject: Digest, referrers: Sequence[tuple[Descriptor, bytes]]) -> None:
+        self._list_of(subject).add(referrers)
+
+    def _unlist(self, subject: Digest, referrer: Digest) -> None:
+        self._list_of(subject).remove(referrer)
+
+    def _list_of(self, subject: Digest) -> ReferrerList:
         # Tried again by the list, which reads what is there before each try.
         once = replace(self._session, is_tried_once=True)
-        ReferrerList(self._session, self._reference, subject, partial(self._put, once)).add(referrers)
+        return ReferrerList(self._session, self._reference, subject, partial(self._put, once))
 
     def _put(self, session: Session, descriptor: Descriptor, raw: bytes, tag: str) -> bool | None:
         """Write a document; returns whether the registry lists it for its subject, None if it was there already."""

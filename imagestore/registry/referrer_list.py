@@ -1,4 +1,4 @@
-"""Adds to the index under a subject's fallback tag, in registries without a referrers API ("Referrers Tag Schema").
+"""Changes the index under a subject's fallback tag, in registries without a referrers API ("Referrers Tag Schema").
 
 The index is read, changed and written, and registries don't write a tag only if it is unchanged. In this process a lock
 for each tag keeps other threads out. Another process may overwrite what was written here with what it read before; so
@@ -103,6 +103,21 @@ class ReferrerList:
             host=self._session.endpoint.host,
             hint="other clients write the list at the same time; push it again",
         )
+
+    def remove(self, referrer: Digest) -> None:
+        """Take a referrer off the list; another client that writes the list at the same time may put it back.
+
+        Raises:
+            RegistryError: refused, or unreachable.
+            DocumentError: under the tag is no index.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        session = self._session
+        with _locked((str(session.endpoint.origin), self._repository, self._tag), session.cancel):
+            index = self._read()
+            listed = index.get("manifests") or []
+            kept = [each for each in listed if not isinstance(each, dict) or each.get("digest") != str(referrer)]
+            self._is_written(index | {"manifests": kept}, session.shared.policy.attempts)
 
     def _read(self) -> dict[str, Any]:
         """The index under the tag; a new one if there is none."""

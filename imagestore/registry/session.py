@@ -87,7 +87,7 @@ class Call:
     """A request to a repository, or to the registry itself.
 
     Attributes:
-        method: GET or HEAD; in an upload also POST, PATCH, PUT or DELETE.
+        method: GET, HEAD or DELETE; in an upload also POST, PATCH or PUT.
         repository: a reference's path; empty for requests to the registry itself.
         path: below the repository, for example ``blobs/sha256:…``.
         what: names the thing in errors.

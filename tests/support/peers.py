@@ -24,7 +24,7 @@ version: 0.1
 log: {{level: error, accesslog: {{disabled: true}}}}
 storage:
   filesystem: {{rootdirectory: {data}}}
-  delete: {{enabled: true}}
+  delete: {{enabled: {deletes}}}
 http:
   addr: 127.0.0.1:{port}
 {more}
@@ -64,7 +64,9 @@ class DockerRegistry:
 
 
 @contextlib.contextmanager
-def docker_registry(folder: Path, *, more: str = "", data: Path | None = None) -> Iterator[DockerRegistry]:
+def docker_registry(
+    folder: Path, *, more: str = "", data: Path | None = None, deletes: bool = True
+) -> Iterator[DockerRegistry]:
     """Start docker-registry on a free port.
 
     ``more`` is appended to the configuration's http section; ``data`` is the storage of another one, to serve it too.
@@ -75,7 +77,7 @@ def docker_registry(folder: Path, *, more: str = "", data: Path | None = None) -
         port = probe.getsockname()[1]
     data = data or folder / "registry"
     config = folder / "registry.yml"
-    config.write_text(_CONFIG.format(data=data, port=port, more=more))
+    config.write_text(_CONFIG.format(data=data, port=port, more=more, deletes=str(deletes).lower()))
     process = subprocess.Popen([program, "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_for(port, process)

@@ -355,7 +355,6 @@ def test_places_that_can_not_be_read_are_named_by_who_needs_them(
 @pytest.mark.parametrize(
     ("words", "near"),
     [
-        ("inspect x", "'inspecti'"),
         ("rm x", "'rmi'"),
         ("image", "'images'"),
         ("node ensures x", "'ensure'"),

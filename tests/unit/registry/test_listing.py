@@ -116,9 +116,9 @@ class Pages:
         return self.answers[str(request.url)]
 
 
-def tags(make_bench: MakeBench, pages: Pages) -> tuple[str, ...]:
+def tags(make_bench: MakeBench, pages: Pages, limit: int | None = None, after: str = "") -> tuple[str, ...]:
     bench = make_bench(pages)
-    found: tuple[str, ...] = bench.client.tags(REFERENCE, cancel=bench.cancel)
+    found: tuple[str, ...] = bench.client.tags(REFERENCE, limit=limit, after=after, cancel=bench.cancel)
     return found
 
 
@@ -187,6 +187,24 @@ def test_a_full_page_without_a_link_asks_behind_its_last_name(make_bench: MakeBe
     first = [f"t{number:04}" for number in range(1000)]
     pages = Pages().on(TAGS, {"tags": first}).on(f"{TAGS}&last=t0999", {"tags": ["z"]})
     assert tags(make_bench, pages) == (*first, "z")
+
+
+def test_a_limit_ends_the_list_without_another_page(make_bench: MakeBench) -> None:
+    pages = Pages().on(f"{BASE}/tags/list?n=2", {"tags": ["a", "b"]}, link="?n=2&last=b")
+    assert tags(make_bench, pages, 2) == ("a", "b")
+    pages.on(f"{BASE}/tags/list?n=3", {"tags": ["a", "b"]}, link="?n=2&last=b")
+    pages.on(f"{BASE}/tags/list?n=2&last=b", {"tags": ["c", "d"]}, link="?n=2&last=d")
+    assert tags(make_bench, pages, 3) == ("a", "b", "c")
+    assert tags(make_bench, pages, 2, "b") == ("c", "d")
+
+
+def test_a_list_can_begin_after_any_name(make_bench: MakeBench) -> None:
+    assert tags(make_bench, Pages().on(f"{TAGS}&last=a%26n%3D1", {"tags": ["b"]}), after="a&n=1") == ("b",)
+
+
+def test_a_registry_without_pages_is_cut_here(make_bench: MakeBench) -> None:
+    pages = Pages().on(f"{BASE}/tags/list?n=2&last=b", {"tags": ["d", "b", "c", "a", "e"]})
+    assert tags(make_bench, pages, 2, "b") == ("c", "a")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,28 @@ def test_the_tags_are_listed_and_no_store_is_made(
 
 def test_as_json(server: RegistryServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tags", repository(server), "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"repository": repository(server), "tags": list(TAGS)}
+    assert json.loads(capsys.readouterr().out) == {"repository": repository(server), "tags": list(TAGS), "next": None}
+
+
+def test_a_limit_reads_one_page_and_says_how_to_go_on(
+    server: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tags", repository(server), "--limit", "2"]) == 0
+    assert capsys.readouterr() == ("1\n2-b\n", "there may be more: --after 2-b\n")
+    assert server.ledger.count(kind="tags") == 1
+    assert main(["tags", repository(server), "--limit", "2", "--after", "2-b"]) == 0
+    assert capsys.readouterr() == ("latest\n", "")
+    assert main(["tags", repository(server), "--limit", "2", "-o", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["next"], err) == ("2-b", "")
+    assert main(["tags", repository(server), "--limit", "0"]) == 2
+
+
+def test_repositories_in_pages(server: RegistryServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["catalog", server.address, "--limit", "1", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["next"] == "team/app"
+    assert main(["catalog", server.address, "--after", "team/app"]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("suffix", [":1", ":latest", f"@{IMAGE.target.digest}", f":1@{IMAGE.target.digest}"])
