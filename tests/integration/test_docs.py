@@ -15,6 +15,7 @@ import pytest
 
 from imagestore import Descriptor, Digest, Platform
 from imagestore.metadata import ImageRecord, PostgresMetadataStore
+from imagestore.metadata.postgres import connection
 from imagestore.metadata.postgres.database import PostgresDatabase
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.testing import Registry, build_image, synthetic_layer
@@ -146,13 +147,14 @@ class TestFigures:
         layers = [synthetic_layer("small", 1 << 20), synthetic_layer("large", 20 << 20)]
         transport = Registry({self.NAME: build_image("linux/amd64", layers=layers)}).transport
         begun: list[str] = []
-        transaction = PostgresDatabase.begun
+        for place, name in ((PostgresDatabase, "begun"), (connection, "pipelined")):
+            transaction = getattr(place, name)
 
-        def counting(*given: Any) -> Any:
-            begun.append("transaction")
-            return transaction(*given)
+            def counting(*given: Any, transaction: Any = transaction) -> Any:
+                begun.append("transaction")
+                return transaction(*given)
 
-        monkeypatch.setattr(PostgresDatabase, "begun", counting)
+            monkeypatch.setattr(place, name, counting)
         requests = Requests()
         with tcp_proxy(int(shared_place.gateway.endpoint.rpartition(":")[2]), requests.hear) as proxy:
             monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
@@ -168,12 +170,12 @@ class TestFigures:
                 new = requests.take()
                 assert (new["PUT"], new["POST"]) == (self.SMALL + self.LARGE_PARTS, 2)
                 assert new.get("GET", 0) <= 3
-                assert len(begun) == 3 + 2 * (self.SMALL + 1)
+                assert len(begun) == 2 + 2 * (self.SMALL + 1)
                 begun.clear()
                 two.pull(self.NAME)
                 assert set(there := requests.take()) <= {"GET"}
                 assert there.get("GET", 0) <= 3
-                assert len(begun) == 3
+                assert len(begun) == 2
                 two.get(self.NAME)
                 assert requests.take() == {}
 
