@@ -115,8 +115,8 @@ def default(host_text: str | None, output: str) -> None:
 def dump(app: App, file: Path | None, host_text: str | None, output: str) -> None:
     """Print the configuration in effect, with imports merged, and handlers, images and registries as in version 3.
 
-    Of keys that imagestore doesn't know, and of logins, no texts and numbers are shown. Keys that only containerd reads
-    stay as they were written.
+    Of keys that imagestore doesn't know no texts and numbers are shown, and of logins only the user's name. Keys that
+    only containerd reads stay as they were written.
     """
     from imagestore.config import dumps, effective, load
 

@@ -83,6 +83,7 @@ def copy(
     imagestore copy oci-archive:python.tar registry.example/python:3
     """
     _refuse_other_tools_places(source, destination)
+    _refuse_useless(source, destination, image=image, name=name, replace=replace)
     _run(
         app,
         source,
@@ -187,6 +188,23 @@ def _refuse_other_tools_places(source: str, destination: str) -> None:
             raise click.UsageError(
                 f"'{place}': the image's name is no part of a path here: write {form}:{folder} {option} REF"
             )
+
+
+def _refuse_useless(source: str, destination: str, *, image: str, name: str, replace: bool) -> None:
+    """Refuse options that would have no effect.
+
+    Raises:
+        click.UsageError: says for which places they are.
+    """
+    from imagestore.store.copy.options import ImageLocation, LocationKind
+
+    origin, target = ImageLocation.parse(source), ImageLocation.parse(destination)
+    if image and not origin.is_archive:
+        raise click.UsageError("--image is for a source that is an archive or a layout")
+    if name and not target.is_archive:
+        raise click.UsageError("--name is for a destination that is an archive or a layout")
+    if replace and target.kind is not LocationKind.STORE:
+        raise click.UsageError("--replace is for the store as destination")
 
 
 def _host(*places: str) -> str:

@@ -11,7 +11,13 @@ from imagestore.cli import describe, render
 from imagestore.cli.documents import Source, config_id, show_config, show_manifest, with_source
 from imagestore.cli.options import refuse_together
 from imagestore.cli.signals import cancelled_by_signals
-from imagestore.errors import DocumentError, NoMatchingManifestError, RegistryError
+from imagestore.errors import (
+    DocumentError,
+    IntegrityError,
+    NoMatchingManifestError,
+    RateLimitedError,
+    RegistryError,
+)
 from imagestore.oci.image_config import config_of
 from imagestore.oci.index import Index
 from imagestore.oci.manifest import Manifest
@@ -106,7 +112,7 @@ def _of_registry(app: App, source: Source, reference: str) -> dict[str, Any]:
     with cancelled_by_signals() as cancel:
         if chosen is None and target.kind is Kind.MANIFEST:
             chosen = (target, raw, _config(client, parsed, _parsed(target, raw), cancel))
-        sizes = _sizes(client, parsed, target, raw, cancel)
+        sizes = _sizes(client, parsed, target, raw, remarks, cancel)
         tags = referrers = None
         try:
             tags = client.tags(parsed, limit=_MOST_TAGS + 1, cancel=cancel)
@@ -138,17 +144,28 @@ def _config(client: RegistryClient, parsed: Reference, manifest: Manifest, cance
 
 
 def _sizes(
-    client: RegistryClient, parsed: Reference, target: Descriptor, raw: bytes, cancel: CancelToken
+    client: RegistryClient,
+    parsed: Reference,
+    target: Descriptor,
+    raw: bytes,
+    remarks: list[str],
+    cancel: CancelToken,
 ) -> dict[str, int]:
-    """The bytes of the images of an index, by their manifests' digests."""
+    """The bytes of the images of an index, by their manifests' digests; those that can't be read are remarked on."""
     if target.kind is not Kind.INDEX:
         return {}
     entries = Index.parse(raw, media_type=target.media_type, what=f"index {target.digest}").manifests
     images = [each for each in entries if each.kind is Kind.MANIFEST and not each.is_attestation]
-    return {
-        str(each.digest): _content_size(_parsed(each, client.document(parsed, each, cancel=cancel)))
-        for each in images[:_MOST_SIZES]
-    }
+    sizes = {}
+    for each in images[:_MOST_SIZES]:
+        try:
+            sizes[str(each.digest)] = _content_size(_parsed(each, client.document(parsed, each, cancel=cancel)))
+        except RateLimitedError as error:
+            remarks.append(str(error))
+            break
+        except (RegistryError, DocumentError, IntegrityError) as error:
+            remarks.append(str(error))
+    return sizes
 
 
 def _parsed(descriptor: Descriptor, raw: bytes) -> Manifest:

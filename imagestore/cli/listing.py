@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 paging_options = all_of(
     click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N names; no further page is read."),
     click.option(
-        "--after", metavar="NAME", default="", help="Only the names that follow NAME in the registry's order."
+        "--after",
+        metavar="NAME",
+        default="",
+        help="Only the names that follow NAME in the registry's order; some begin anew if there is no such name.",
     ),
 )
 
@@ -63,8 +66,9 @@ def catalog(
         parsed = Reference.parse(f"{host}/repository")
     except InvalidReferenceError as error:
         raise usage from error
-    if parsed.name != f"{host}/repository":
+    if "/" in host or parsed.name != f"{host}/repository":
         raise usage
+    after = after.removeprefix(f"{host}/")
     app.credentials = options.lookup(parsed.host, creds_stdin=creds_stdin, anonymous=anonymous)
     try:
         found = app.store.registry.repositories(parsed.host, limit=limit, after=after, cancel=CancelToken())

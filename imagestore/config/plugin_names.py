@@ -94,7 +94,7 @@ def _judge(name: str, version: int, entry: Entry, what: str, may_raise: bool) ->
         hint = f"write version = {since}" if may_raise else f"write {_older(name, version)}"
     elif version > 1 and len(name.split(".")) < _PARTS_OF_A_FULL_NAME:
         text = f"{has}containerd 1 doesn't start, containerd 2 ignores {what}"
-        hint = f"write {_newer(name, version, what)}"
+        hint = f"write {_newer(name, version, what)}" if full_name(name) != name else ""
     else:
         return
     yield Finding(Severity.WARNING, entry.location, dotted(entry.path), text, hint)

@@ -216,7 +216,9 @@ class _Search:
         found = list_referrers(self._session, self._reference, digest, "", f"referrers of {self._what}")
         by_cosign = {f"{fallback_tag(digest)}{suffix}" for suffix in _COSIGN}
         made_by_cosign = [each for each in self._tagged if by_cosign.intersection(self._names(each))]
-        referrers = dict.fromkeys((*(each.digest for each in found.entries), *made_by_cosign))
+        # A list under a tag may name what was deleted since.
+        there = [each.digest for each in found.entries if is_there(self._session, self._reference.path, each)]
+        referrers = dict.fromkeys((*there, *made_by_cosign))
         by_kind = [*(("index", each) for each in listing), *(("referrer", each) for each in referrers)]
         needed_by = tuple(Dependent(kind, each, self._names(each)) for kind, each in by_kind)
         unread = tuple(self._unread)

@@ -24,6 +24,7 @@ from imagestore.store.maintenance import removal
 from imagestore.store.parts import StoreParts
 from imagestore.store.record_lookup import RemovalRule
 from imagestore.store.tagging import further_reference, tag_records
+from imagestore.util.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -743,7 +744,7 @@ class ImageStore:
         self._parts.close()
 
     def __repr__(self) -> str:
-        return f"<ImageStore {self.name}>"
+        return f"<ImageStore {printable(self.name)}>"
 
     def __enter__(self) -> Self:
         return self

@@ -366,3 +366,17 @@ def test_what_a_quiet_copy_leaves_out_is_said(line: Line, tmp_path: Path) -> Non
     assert line.error.startswith("imagestore: left out: ")
     (tmp_path / "odd:1").mkdir()
     line("copy", line.python, f"oci:{tmp_path}/odd:1", "--runtime-handler", PROCESS, "--quiet")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("copy a.example/a:1 b.example/a:1 --name foo", "--name is for a destination"),
+        ("copy a.example/a:1 b.example/a:1 --image foo", "--image is for a source"),
+        ("copy a.example/a:1 oci:layout --replace", "--replace is for the store"),
+        ("catalog a.example/team", "expected a registry's host"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(line: Line, words: str, said: str) -> None:
+    line(*words.split(), status=2)
+    assert said in line.error

@@ -115,6 +115,11 @@ def test_what_is_needed_goes_only_by_force(digest: Digest, needs: str) -> None:
     assert registry.deleted == [str(digest)]
 
 
+def test_a_referrer_that_is_listed_and_gone_needs_nothing() -> None:
+    registry = Deleting(deleted=[str(SIGNATURE.target.digest)])
+    assert delete(registry, SIGNED.target.digest).needed_by == ()
+
+
 def test_an_index_inside_of_an_index_is_read() -> None:
     outer = json.dumps(
         {

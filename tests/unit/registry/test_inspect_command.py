@@ -144,3 +144,12 @@ def test_an_image_of_the_store(server: RegistryServer, capsys: pytest.CaptureFix
     assert found["chosen"]["id"] == str(AMD64.config.digest)
     assert [each["contentSize"] for each in found["platforms"]] == [size_of(AMD64), None]
     assert (found["tags"], found["referrers"]) == (None, None)
+
+
+def test_a_manifest_of_the_index_that_cannot_be_read_has_no_size(capsys: pytest.CaptureFixture[str]) -> None:
+    fault = FaultRule(Refuse(404, "MANIFEST_UNKNOWN"), Where(reference=str(ARM64.descriptor.digest)), times=0)
+    with RegistryServer(IMAGES, faults=[fault]) as server:
+        found = document(server, capsys, "app:1")
+    sizes = {each["manifest"]["digest"]: each["contentSize"] for each in found["platforms"]}
+    assert sizes == {str(AMD64.descriptor.digest): size_of(AMD64), str(ARM64.descriptor.digest): None}
+    assert any(str(ARM64.descriptor.digest) in each for each in found["remarks"])
