@@ -80,6 +80,15 @@ class ContentContract:
         with pytest.raises(SizeMismatchError):
             content.read(DIGEST, limit_bytes=len(DATA) - 1)
 
+    def test_a_blob_is_read_from_any_place(self, content: ContentStore) -> None:
+        """What open() gives can be read from an offset, in any order, and ends where the blob does."""
+        put(content, DATA)
+        with content.open(DIGEST) as blob:
+            for place in (len(DATA) - 3, 5, 0, len(DATA)):
+                assert blob.seek(place) == place
+                assert blob.read(4) == DATA[place : place + 4]
+                assert blob.tell() == min(place + 4, len(DATA))
+
     def test_what_does_not_verify_is_no_blob_and_can_be_put_right(self, content: ContentStore) -> None:
         """A wrong digest or size commits nothing, and the writer stays open."""
         with content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
