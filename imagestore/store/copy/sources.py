@@ -198,7 +198,13 @@ class ImageChooser:
             if len(found) > 1:
                 raise DocumentError(str(reference), ["handlers choose several manifests, and one can go alone"])
             target = found[0].descriptor
-        return ExportedImage(reference, target, tuple(found), tuple(each.label for each in found), left_out)
+        return ExportedImage(
+            reference,
+            target,
+            tuple(found),
+            tuple(each.label for each in found if not each.descriptor.is_attestation),
+            left_out,
+        )
 
     def _choices(self, reference: Reference, target: Descriptor, documents: Documents) -> list[Choice]:
         def _choose(handler: str) -> Choice:

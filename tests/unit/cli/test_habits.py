@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore.cli.main import main
-from imagestore.testing import FaultRule, RegistryServer, Where, build_image, layer
+from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, layer
 from imagestore.testing.faults import Stall
 from tests.support.node import HYPERV, PROCESS
 from tests.support.patience import until
@@ -380,3 +380,15 @@ def test_what_a_quiet_copy_leaves_out_is_said(line: Line, tmp_path: Path) -> Non
 def test_what_would_have_no_effect_is_refused(line: Line, words: str, said: str) -> None:
     line(*words.split(), status=2)
     assert said in line.error
+
+
+def test_attestations_go_along_and_are_no_platforms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    index = build_index(["linux/amd64", "linux/arm64"], attestations=True)
+    with RegistryServer({"a.example/a:1": index}) as server:
+        name, layout = server.server.reference("a.example/a:1"), tmp_path / "layout"
+        copied = Line(tmp_path, capsys, server).json("copy", name, f"oci:{layout}", "--all-platforms")
+    assert copied["platforms"] == ["linux/amd64", "linux/arm64"]
+    assert all((layout / "blobs" / "sha256" / digest.encoded).exists() for digest in index.documents)
