@@ -70,7 +70,7 @@ class ProcessesMachine(RuleBasedStateMachine):
         other = next(each for each in TAGS if each != tag)
         self.workers[0].tell("pull", self.reference(tag), runtime_handler=handler)
         self.workers[1].tell("collect_garbage")
-        self.workers[2].tell("delete", self.reference(other), runtime_handler=handler)
+        self.workers[2].tell("remove", self.reference(other), runtime_handler=handler, all_names=True)
         self.workers[0].answer()
         self.workers[1].answer()
         removed = {self.tag_of(pair) for pair in self.workers[2].answer().removed}
@@ -84,7 +84,9 @@ class ProcessesMachine(RuleBasedStateMachine):
     def delete(self, worker: int, tag: str, handler: str) -> None:
         removed = {
             self.tag_of(pair)
-            for pair in self.workers[worker].ask("delete", self.reference(tag), runtime_handler=handler).removed
+            for pair in self.workers[worker]
+            .ask("remove", self.reference(tag), runtime_handler=handler, all_names=True)
+            .removed
         }
         expected = set()
         if (tag, handler) in self.records:
