@@ -69,7 +69,7 @@ def test_a_pull_of_layers_of_every_size_takes_little_memory(tmp_path: Path, *, i
         reference = server.reference("registry.example/mixed:1")
         peaks = []
         # How many buffers are full at once depends on what else the machine does; what a pull needs shows in the least.
-        for number in range(3):
+        for number in range(6):
             line = ["--root", str(tmp_path / f"{number}"), "--config", str(config), "pull", "--progress=none"]
             whole = [sys.executable, "-c", PEAK, *line, "--platform=linux/amd64", reference]
             done = subprocess.run(whole, capture_output=True, text=True, check=False, timeout=60)
