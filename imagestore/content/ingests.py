@@ -233,3 +233,34 @@ class IngestFolder:
 
     def _lock(self, name: str) -> FileLock:
         return FileLock(f"{self._locks_text}/ingest-{name}")
+
+
+class WithIngests:
+    """The methods of a ContentStore that are those of its ingests' folder."""
+
+    #: Where its ingests are.
+    ingests: IngestFolder
+
+    def status(self, ref: str) -> IngestStatus | None:
+        """One unfinished ingest, or None."""
+        return self.ingests.status(ref)
+
+    def statuses(self) -> Iterator[IngestStatus]:
+        """Every unfinished ingest of this machine."""
+        return self.ingests.statuses()
+
+    def abort(self, ref: str) -> bool:
+        """Throw an ingest away unless a writer holds it; say whether it is gone."""
+        return self.ingests.abort(ref)
+
+    def stale_ingests(self, before: float, *, beyond: float = float("inf")) -> Iterator[IngestStatus]:
+        """Ingests that weren't touched since ``before``, or only ``beyond``, in seconds since 1970."""
+        return self.ingests.stale_ingests(before, beyond=beyond)
+
+    def abort_stale(self, ingest: IngestStatus) -> bool:
+        """Throw a stale ingest away unless a writer holds it; say whether it is gone."""
+        return self.ingests.abort_stale(ingest)
+
+    def clear_locks(self) -> None:
+        """Remove what killed processes left of their locks."""
+        self.ingests.clear_locks()

@@ -24,7 +24,7 @@ from imagestore.content.blob_files import LOST, damage_named, entries, info_of, 
 from imagestore.content.delete import LocalDeleter
 from imagestore.content.disk import disk_of
 from imagestore.content.ingest import LocalIngestWriter
-from imagestore.content.ingests import IngestFolder, read_status
+from imagestore.content.ingests import IngestFolder, WithIngests, read_status
 from imagestore.content.small_writer import SMALL_BYTES, LocalSmallBlobs, SmallWriter
 from imagestore.errors import AlreadyExistsError, ContentNotFoundError, IntegrityError, SizeMismatchError
 from imagestore.oci.digest import Digest, Verifier, verify
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from typing import BinaryIO
 
-    from imagestore.content.api import IngestStatus
     from imagestore.util.cancel import CancelToken
     from imagestore.util.disk_reserve import Ballast
     from imagestore.util.file_locks import FileLock
@@ -45,7 +44,7 @@ _HASHED_BYTES: Final = 1024 * 1024
 _MOST_SMALL_WRITERS: Final = 24
 
 
-class LocalContentStore:
+class LocalContentStore(WithIngests):
     """Content in a folder that any number of processes share.
 
     Args:
@@ -65,12 +64,12 @@ class LocalContentStore:
         self._sources = tuple(sources)
         self._ballast = ballast
         self._blobs = root / "blobs"
-        self._ingests = IngestFolder(root / "ingest", locks)
+        self.ingests = IngestFolder(root / "ingest", locks)
         self._blobs_text = os.fspath(self._blobs)
         # Bounds what whole blobs in memory take, however many pulls one store runs.
         self._small_writers = threading.BoundedSemaphore(_MOST_SMALL_WRITERS)
         with translated("make the content folders", root):
-            make_directories((self._blobs / "sha256", self._ingests.path, locks))
+            make_directories((self._blobs / "sha256", self.ingests.path, locks))
 
     @property
     def name(self) -> str:
@@ -222,7 +221,7 @@ class LocalContentStore:
         on_wait: Callable[[], None] | None = None,
     ) -> LocalIngestWriter:
         """Open an ingest, waiting while another writer (thread or process) holds it."""
-        name, lock = self._ingests.lock(ref, cancel, on_wait)
+        name, lock = self.ingests.lock(ref, cancel, on_wait)
         try:
             self._check_missing(expected)
             return self._ingest(name, ref, expected.algorithm, total, lock, cancel)
@@ -233,7 +232,7 @@ class LocalContentStore:
     def small_blobs(self, cancel: CancelToken) -> LocalSmallBlobs:
         """What writes the small blobs of one pull or import."""
         return LocalSmallBlobs(
-            self._ingests,
+            self.ingests,
             self._blobs,
             check_room=self._check_room,
             open_writer=self._small_writer,
@@ -251,12 +250,12 @@ class LocalContentStore:
         on_wait: Callable[[], None] | None = None,
     ) -> LocalIngestWriter | SmallWriter:
         """See LocalSmallBlobs.writer()."""
-        name, lock = self._ingests.lock(ref, cancel, on_wait)
+        name, lock = self.ingests.lock(ref, cancel, on_wait)
         try:
             self._check_missing(expected)
             as_ingest = functools.partial(self._ingest, name, ref, expected.algorithm, total, lock, cancel)
             is_small = 0 < total <= SMALL_BYTES  # 0: unknown
-            if not is_small or self._ingests.is_begun(name) or not self._small_writers.acquire(blocking=False):
+            if not is_small or self.ingests.is_begun(name) or not self._small_writers.acquire(blocking=False):
                 return as_ingest()
             try:
                 return SmallWriter(
@@ -283,7 +282,7 @@ class LocalContentStore:
         self, name: str, ref: str, algorithm: str, total: int, lock: FileLock, cancel: CancelToken | None = None
     ) -> LocalIngestWriter:
         return LocalIngestWriter(
-            self._ingests.path / name,
+            self.ingests.path / name,
             self._blobs,
             ref=ref,
             algorithm=algorithm,
@@ -296,9 +295,9 @@ class LocalContentStore:
     def try_writer(self, ref: str, *, algorithm: str, total: int) -> LocalIngestWriter:
         """Open an ingest whose digest isn't known yet, unless another writer holds it."""
         self.make_room()
-        name, lock = self._ingests.try_lock(ref)
+        name, lock = self.ingests.try_lock(ref)
         try:
-            with translated("open ingest", folder := self._ingests.path / name):
+            with translated("open ingest", folder := self.ingests.path / name):
                 status = read_status(folder)
             if status is not None and not status.total and status.offset > total:
                 # It was begun without one, so this one may be wrong: the commit checks it, and the bytes stay.
@@ -307,30 +306,6 @@ class LocalContentStore:
         except BaseException:
             lock.release()
             raise
-
-    def status(self, ref: str) -> IngestStatus | None:
-        """One unfinished ingest, or None."""
-        return self._ingests.status(ref)
-
-    def statuses(self) -> Iterator[IngestStatus]:
-        """Every unfinished ingest."""
-        return self._ingests.statuses()
-
-    def abort(self, ref: str) -> bool:
-        """Throw an ingest away unless a writer holds it; say whether it is gone."""
-        return self._ingests.abort(ref)
-
-    def stale_ingests(self, before: float, *, beyond: float = float("inf")) -> Iterator[IngestStatus]:
-        """Ingests that weren't touched since ``before``, or only ``beyond``, in seconds since 1970."""
-        return self._ingests.stale_ingests(before, beyond=beyond)
-
-    def abort_stale(self, ingest: IngestStatus) -> bool:
-        """Throw a stale ingest away unless a writer holds it; say whether it is gone."""
-        return self._ingests.abort_stale(ingest)
-
-    def clear_locks(self) -> None:
-        """Remove lock files that killed processes left behind."""
-        self._ingests.clear_locks()
 
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
         """Take a blob from a source, hashed first; None when no source has it whole, or another writer brought it."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import Deleted, Disk
 from imagestore.content.blob_files import is_name
+from imagestore.content.ingests import WithIngests
 from imagestore.content.local import LocalContentStore
 from imagestore.content.staged_files import BlobFile, StagedSmallBlobs, StagedWriter
 from imagestore.errors import (
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO, Self
 
-    from imagestore.content.api import Adoption, ContentInfo, Deleter, IngestStatus
+    from imagestore.content.api import Adoption, ContentInfo, Deleter
     from imagestore.content.staged_files import BlobStream
 
 _PIECE_BYTES: Final = 1024 * 1024
@@ -68,7 +69,7 @@ class WithoutDisk:
         """Nothing, as check_room()."""
 
 
-class StagedContent(WithoutDisk, abc.ABC):
+class StagedContent(WithIngests, WithoutDisk, abc.ABC):
     """A ContentStore over any place for blobs; thread-safe, for any number of processes of this machine.
 
     Args:
@@ -81,7 +82,8 @@ class StagedContent(WithoutDisk, abc.ABC):
 
     def __init__(self, name: str, folder: Path) -> None:
         self._name = name
-        self._ingests = LocalContentStore(folder / "content", folder / "locks")
+        self._local = LocalContentStore(folder / "content", folder / "locks")
+        self.ingests = self._local.ingests
 
     @abc.abstractmethod
     def find(self, digest: Digest) -> ContentInfo | None:
@@ -128,7 +130,7 @@ class StagedContent(WithoutDisk, abc.ABC):
     @property
     def scratch(self) -> Path:
         """The folder of ingests."""
-        return self._ingests.scratch
+        return self._local.scratch
 
     def exists(self, digest: Digest) -> bool:
         """Whether the blob is there."""
@@ -178,7 +180,7 @@ class StagedContent(WithoutDisk, abc.ABC):
     ) -> StagedWriter:
         """Open an ingest, waiting while another writer holds it."""
         once = None if on_wait is None else functools.cache(on_wait)  # there may be two waits
-        inner = self._ingests.writer(ref, expected=expected, total=total, cancel=cancel, on_wait=once)
+        inner = self._local.writer(ref, expected=expected, total=total, cancel=cancel, on_wait=once)
         try:
             ended = self._begin(expected, cancel, once)
         except AlreadyExistsError:
@@ -191,36 +193,12 @@ class StagedContent(WithoutDisk, abc.ABC):
 
     def try_writer(self, ref: str, *, algorithm: str, total: int) -> StagedWriter:
         """Open an ingest whose digest isn't known yet, unless another writer of this machine holds it."""
-        inner = self._ingests.try_writer(ref, algorithm=algorithm, total=total)
+        inner = self._local.try_writer(ref, algorithm=algorithm, total=total)
         return StagedWriter(inner, self.send, CancelToken(), nothing)
 
     def small_blobs(self, cancel: CancelToken) -> StagedSmallBlobs:
         """What writes the small blobs of one pull or import."""
         return StagedSmallBlobs(self.writer, self.send, cancel)
-
-    def status(self, ref: str) -> IngestStatus | None:
-        """One unfinished ingest of this machine, or None."""
-        return self._ingests.status(ref)
-
-    def statuses(self) -> Iterator[IngestStatus]:
-        """Every unfinished ingest of this machine."""
-        return self._ingests.statuses()
-
-    def abort(self, ref: str) -> bool:
-        """Throw an ingest away unless a writer holds it; say whether it is gone."""
-        return self._ingests.abort(ref)
-
-    def stale_ingests(self, before: float, *, beyond: float = float("inf")) -> Iterator[IngestStatus]:
-        """Ingests that weren't touched since ``before``, or only ``beyond``, in seconds since 1970."""
-        return self._ingests.stale_ingests(before, beyond=beyond)
-
-    def abort_stale(self, ingest: IngestStatus) -> bool:
-        """Throw a stale ingest away unless a writer holds it; say whether it is gone."""
-        return self._ingests.abort_stale(ingest)
-
-    def clear_locks(self) -> None:
-        """Remove what killed processes left of their locks."""
-        self._ingests.clear_locks()
 
     def names(self) -> Iterator[str]:
         """Every blob's digest in text form, in no particular order."""
