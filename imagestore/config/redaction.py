@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from imagestore.config.known import normal_member
 from imagestore.util.logins import without_login
 from imagestore.util.secret import REDACTED
 
@@ -62,7 +63,8 @@ def known_values(value: Plain, shape: Shape) -> Plain:
 
 def _member(name: str, value: Plain, shape: Shape) -> Plain:
     inside = shape.inside.get(name, shape.each)
-    is_shown = name.lower() == "username" if shape.is_login else name in shape.names
+    # normal_member, since a member of guest_platform that is given in two spellings keeps both.
+    is_shown = name.lower() == "username" if shape.is_login else normal_member(name) in shape.names
     if inside is None and (not is_shown or isinstance(value, dict)):
         return hidden(value)
     return known_values(value, shape.at(name))

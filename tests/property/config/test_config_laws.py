@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tomli_w
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from imagestore import config
@@ -209,6 +209,17 @@ def test_a_check_has_an_error_exactly_when_loading_is_refused(document: dict[str
 
 
 @given(CONFIGS, HOSTS)
+@example(
+    {
+        "version": 2,
+        "plugins": {
+            _RUNTIME_SECTION[2]: {
+                "containerd": {"runtimes": {"kata": {"guest_platform": {"OS": "windows", "os": "windows"}}}}
+            }
+        },
+    },
+    LINUX,
+)
 def test_dumping_and_loading_changes_no_platform(document: dict[str, Plain], host: Platform) -> None:
     try:
         loaded = config.loads(tomli_w.dumps(document), host=host)
