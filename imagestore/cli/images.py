@@ -56,7 +56,7 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
     app.missing = "unnamed"
     if output == "json":
         shown = _of_store(app, name, runtime_handler)
-        render.dump_json({"images": [describe.image(each, app.pins) for each in shown]})
+        render.dump_json({"images": (describe.image(each, app.pins) for each in shown)})
         return
     found = _summaries(app, name, runtime_handler)
     if quiet:
@@ -94,7 +94,7 @@ def _listed(app: App, name: str | None, handler: str | None) -> Iterable[Image]:
     if name is None:
         return app.store.list(runtime_handler=handler)
     if _is_pattern(name):
-        return [each for each in app.store.list(runtime_handler=handler) if _fits(each.reference, name)]
+        return (each for each in app.store.list(runtime_handler=handler) if _fits(each.reference, name))
     if record_lookup.untagged(name):
         repository = Reference.parse(name).name
         kept = [each for each in app.store.list(runtime_handler=handler) if _repository(each.reference) == repository]

@@ -6,10 +6,12 @@ written in ASCII.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.util.text import cut
@@ -23,18 +25,22 @@ if TYPE_CHECKING:
     from imagestore.config import Finding
 
 _GAP: Final = "   "
+#: Rows that are aligned together; so a list of any length is printed as it is read.
+_ALIGNED_ROWS: Final = 10_000
 # Longer values are cut in tables; JSON has them whole.
 _SHOWN: Final = 120
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print aligned columns under headings, as crictl and kubectl do."""
-    columns = [[printable(cell) for cell in column] for column in zip(headings, *rows, strict=True)]
-    widths = [max(map(len, column)) for column in columns]
-    # One template and one write: a long list has ten thousand lines.
-    line = _GAP.join(f"{{:{width}}}" for width in widths).format
-    text = "\n".join([line(*cells).rstrip() for cells in zip(*columns, strict=True)])
-    print(text)
+    """Print aligned columns under headings, as crictl and kubectl do; a very long list in parts."""
+    left = itertools.chain([headings], rows)
+    widths = [0] * len(headings)
+    while part := list(itertools.islice(left, _ALIGNED_ROWS)):
+        columns = [[printable(cell) for cell in column] for column in zip(*part, strict=True)]
+        widths = [max(width, *map(len, column)) for width, column in zip(widths, columns, strict=True)]
+        # One template and one write for all of them.
+        line = _GAP.join(f"{{:{width}}}" for width in widths).format
+        print("\n".join([line(*cells).rstrip() for cells in zip(*columns, strict=True)]))
 
 
 def fits(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
@@ -57,8 +63,28 @@ def shortened(value: object) -> str:
 
 
 def dump_json(value: Any) -> None:
-    """Print one JSON document, indented, in ASCII, with a newline."""
-    print(json.dumps(value, indent=2, ensure_ascii=True))
+    """Print one JSON document, indented, in ASCII, with a newline; a list of its members may be an iterator."""
+    if not (isinstance(value, dict) and any(isinstance(each, Iterator) for each in value.values())):
+        print(_as_json(value))
+        return
+    opening = "{"
+    for name, member in value.items():
+        print(f"{opening}\n  {_as_json(name)}: ", end="")
+        opening = ","
+        if not isinstance(member, Iterator):
+            print(_as_json(member, "  "), end="")
+            continue
+        bracket = "["
+        for each in member:
+            print(f"{bracket}\n    {_as_json(each, '    ')}", end="")
+            bracket = ","
+        print("[]" if bracket == "[" else "\n  ]", end="")
+    print("\n}")
+
+
+def _as_json(value: object, indent: str = "") -> str:
+    # A text of JSON holds no line break, so each one is between two lines.
+    return json.dumps(value, indent=2, ensure_ascii=True).replace("\n", f"\n{indent}")
 
 
 def show(output: str, value: object, lines: Iterable[str]) -> None:

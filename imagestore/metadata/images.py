@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 #: SQLite counts no further.
 _MOST_ROWS: Final = 2**63 - 1
+#: Records of a long list that are read at a time: a store of many machines may have a million.
+PAGE_ROWS: Final = 1000
 _COLUMNS: Final = rows.IMAGE_COLUMNS.split(", ")
 #: What a replaced record keeps of the one before, or the later of both.
 _KEPT: Final = ("reference", "handler", "created_at")
@@ -149,19 +151,18 @@ class Images:
         return found
 
     def walk(self, *, handler: str | None = None, after: tuple[str, str] | None = None) -> Iterator[ImageRecord]:
-        """As find(), but a shared store's list, of any length, is read page by page.
+        """As find(), but page by page, for lists of any length.
 
         Each page sees the state of its moment, so a record that comes or goes in that time may be in the list or not.
+        The first page is read at once, so a store that can't be read is refused here.
         """
-        size = self._tables.page_size
-        page = self.find(handler=handler, after=after, limit=size)
-        return iter(page) if size is None else self._pages(page, size, handler)
+        return self._pages(self.find(handler=handler, after=after, limit=PAGE_ROWS), handler)
 
-    def _pages(self, page: list[ImageRecord], size: int, handler: str | None) -> Iterator[ImageRecord]:
+    def _pages(self, page: list[ImageRecord], handler: str | None) -> Iterator[ImageRecord]:
         while page:
             yield from page
             last = page[-1]
-            page = self.find(handler=handler, after=(last.reference, last.handler), limit=size)
+            page = self.find(handler=handler, after=(last.reference, last.handler), limit=PAGE_ROWS)
 
     def find_listed(self, *, handler: str | None = None, image_id: str | None = None) -> list[ListedImage]:
         """As find(), what lists show; it takes a tenth of the time. ``image_id`` is in text form."""

@@ -162,8 +162,6 @@ class SimpleStatements(Statements):
 class SimpleTables:
     """One lock for all, and one transaction at a time; see the port."""
 
-    page_size = None
-
     def __init__(self, execute: Execute) -> None:
         self._statements = SimpleStatements(execute)
         self._lock = threading.RLock()

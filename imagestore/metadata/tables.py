@@ -51,10 +51,6 @@ class Tables(Protocol):
         """A change that a power cut may undo, and that isn't worth waiting for."""
 
     @property
-    def page_size(self) -> int | None:
-        """Records in a page of a long list; None where such a list is read at once."""
-
-    @property
     def is_in_transaction(self) -> bool:
         """Whether this thread is in a transaction."""
 

@@ -308,8 +308,8 @@ class ImageStore:
     ) -> Iterator[Image]:
         """Images ordered by reference and handler; with a name or id (or its beginning) or a handler only those of it.
 
-        ``after`` is (reference, handler) of the last image of the page before; a page costs what it has. The list of a
-        shared store is read while it is walked through: what comes or goes in that time may be in it or not.
+        ``after`` is (reference, handler) of the last image of the page before; a page costs what it has. A list is read
+        while it is walked through, page by page: what comes or goes in that time may be in it or not.
         """
         if limit is not None and limit < 1:
             raise InvalidInputError(f"a page of {limit} images: expected at least 1")

@@ -12,9 +12,8 @@ import pytest
 from imagestore import Digest
 from imagestore.errors import PreconditionError, StoreCorruptError, StoreError
 from imagestore.metadata import PostgresMetadataStore
-from imagestore.metadata.postgres.tables import PostgresTables
-from imagestore.testing.contracts import MetadataContract
 from imagestore.testing.contracts.metadata import NAME, Later, record
+from tests.contracts.pages import PagedContract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 
-class TestPostgres(MetadataContract):
+class TestPostgres(PagedContract):
     @pytest.fixture
     def metadata(self, database_url: str) -> Iterator[MetadataStore]:
         with contextlib.closing(PostgresMetadataStore(database_url)) as store:
@@ -34,14 +33,6 @@ class TestPostgres(MetadataContract):
     @pytest.fixture
     def later(self, database_url: str) -> Later:
         return lambda: contextlib.closing(PostgresMetadataStore(database_url))
-
-    def test_a_walk_is_read_in_pages(self, metadata: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(PostgresTables, "page_size", 2)
-        self.test_a_walk_finds_what_is_listed(metadata)
-        walk = metadata.images.walk()
-        first = [next(walk), next(walk)]
-        metadata.images.remove([(each.reference, each.handler) for each in metadata.images.find()[2:]])
-        assert [*first, *walk] == metadata.images.find()
 
     def test_a_collection_marks_all_content_and_what_points_on(
         self, metadata: MetadataStore, database_url: str

@@ -120,11 +120,6 @@ class PostgresTables:
             yield self._on(db)
 
     @property
-    def page_size(self) -> int:
-        """A thousand: a store of many machines may have a million records."""
-        return 1000
-
-    @property
     def is_in_transaction(self) -> bool:
         """Whether this thread is in a transaction."""
         return self.database.is_in_transaction

@@ -123,10 +123,6 @@ class SqliteTables:
         return self._in(self.database.relaxed())
 
     @property
-    def page_size(self) -> None:
-        """None: a machine has so many images as fit its disk."""
-
-    @property
     def is_in_transaction(self) -> bool:
         """Whether this thread is in a transaction."""
         return self.database.is_writing()

@@ -121,6 +121,19 @@ def test_a_repository_lists_all_its_tags_and_a_pattern_what_fits(pulled: Line) -
     assert len(pulled("images", "-q", "python").splitlines()) == 4
 
 
+def test_a_list_of_any_length_is_printed_as_it_is_read(pulled: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    pulled("tag", pulled.python, "python:3", "--all-handlers")
+    whole = pulled("images")
+    monkeypatch.setattr("imagestore.cli.render._ALIGNED_ROWS", 2)
+    monkeypatch.setattr("imagestore.metadata.images.PAGE_ROWS", 1)
+    parts = pulled("images")
+    assert [line.split() for line in parts.splitlines()] == [line.split() for line in whole.splitlines()]
+    for name in ("nothing*", "python:3", "*"):
+        text = pulled("images", name, "-o", "json")
+        assert text == json.dumps(json.loads(text), indent=2) + "\n"
+    assert len(pulled.json("images")["images"]) == len(whole.splitlines()) - 1
+
+
 def test_why_takes_short_digests_and_draws(pulled: Line) -> None:
     layer = pulled.json("inspecti", pulled.python)["layers"][0]["digest"]
     assert pulled.json("why", layer[:19]) == pulled.json("why", layer)

@@ -12,6 +12,7 @@ from imagestore.errors import StoreCorruptError, StoreError, UnsupportedError
 from imagestore.metadata import SqliteMetadataStore
 from imagestore.testing.contracts import MetadataContract
 from imagestore.testing.contracts.metadata import record
+from tests.contracts.pages import PagedContract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from imagestore.testing.contracts.metadata import Later
 
 
-class TestSqlite(MetadataContract):
+class TestSqlite(PagedContract):
     @pytest.fixture
     def metadata(self, tmp_path: Path) -> Iterator[MetadataStore]:
         with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
