@@ -1,13 +1,15 @@
 """From PullImage to a started container: what imagestore pulls and publishes, beside containerd's own pull.
 
 The same containerd runs all containers, and the same stand-in of a kubelet makes all calls. Each way by which layers
-come into containerd has a server and a store of its own; what a server sees of containerd's folder decides its way.
+come into containerd has a server and a store of its own, one after the other; what a server sees of containerd's
+folder decides its way.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 
@@ -23,10 +25,11 @@ from imagestore.publish import ContentWay
 from imagestore.testing import Image, build_image, program_layer
 from tests.support.containerd_cri import HOST_HANDLER
 from tests.support.kubelet import Kubelet
-from tests.support.peers import DockerRegistry, docker_registry, need
+from tests.support.patience import until
+from tests.support.peers import docker_registry, need
 from tests.support.pod_node import PodNode, pod_node
 from tests.support.runnable_images import PAUSE
-from tests.support.server import Server, serving, short_folder
+from tests.support.server import serving, short_folder
 
 THEIRS = "containerd's own pull"
 #: As parts of what containerd takes; bytes that are sent are reported only.
@@ -55,35 +58,35 @@ def measure(bench: Bench) -> Findings:
         folder = stack.enter_context(bench.first_place.fresh())
         registry = stack.enter_context(docker_registry(folder))
         registry.push("pause", "1", PAUSE)
-        nodes = _nodes(registry, stack)
-        alone = stack.enter_context(serving(folder / "alone", config=nodes[ContentWay.LINKED].containerd.config))
-        for title, (mebibytes, layers) in _SHAPES.items():
-            image = registry.push(f"app-{mebibytes}", str(layers), _image(architecture, mebibytes, layers))
-            _measure_shape(bench, found, nodes, image, f"PullImage to a started container, {title}")
-        _measure_again(bench, found, nodes[ContentWay.LINKED], alone, image)
-        for way, node in nodes.items():
-            grown = peak_mebibytes(node.server.process.pid) - peak_mebibytes(alone.process.pid)
-            work = f"server, layers {way.value}, over one that only pulled"
-            found.figures.append(count("PUBLISH", work, "peak memory", grown, goal=_MORE_MEBIBYTES, unit="MiB"))
-        place = file_system(nodes[ContentWay.LINKED].folder)
+        images = {
+            title: registry.push(f"app-{mebibytes}", str(layers), _image(architecture, mebibytes, layers))
+            for title, (mebibytes, layers) in _SHAPES.items()
+        }
+        first = stack.enter_context(pod_node(registry))
+        for way in _GOALS:
+            with _node(first, way) as node:
+                for title, image in images.items():
+                    _measure_shape(bench, found, node, image, title)
+                _measure_alone(bench, found, node, image)
+        place = file_system(first.folder)
     found.notes.append(f"PUBLISH: stores and containerd's root are on {place}")
     return found
 
 
-def _nodes(registry: DockerRegistry, stack: ExitStack) -> dict[ContentWay, PodNode]:
-    """A server for each way into one containerd."""
-    first = stack.enter_context(pod_node(registry))
-    nodes = {ContentWay.LINKED: first}
-    for way in (ContentWay.OWN_FILE, ContentWay.SENT):
-        nodes[way] = node = PodNode(stack.enter_context(short_folder()), first.containerd, registry, way)
+@contextlib.contextmanager
+def _node(first: PodNode, way: ContentWay) -> Iterator[PodNode]:
+    """A server for one way; no other one works with containerd, as on a node."""
+    with ExitStack() as stack:
+        node = first
+        if way is not ContentWay.LINKED:
+            node = PodNode(stack.enter_context(short_folder()), first.containerd, first.registry, way)
+            stack.enter_context(node.kubelet)
+            stack.enter_context(node.direct)
         stack.callback(node.close)
-        stack.enter_context(node.kubelet)
-        stack.enter_context(node.direct)
-    for node in nodes.values():
         node.start()
-    # The sandbox image stays.
-    first.kubelet.pull(first.pause)
-    return nodes
+        # The sandbox image stays.
+        node.kubelet.pull(node.pause)
+        yield node
 
 
 def _image(architecture: str, mebibytes: int, layers: int) -> Image:
@@ -93,41 +96,53 @@ def _image(architecture: str, mebibytes: int, layers: int) -> Image:
     return build_image(f"linux/{architecture}", layers=[*parts, program_layer(architecture, "ready")], config=config)
 
 
-def _measure_shape(bench: Bench, found: Findings, nodes: dict[ContentWay, PodNode], image: str, title: str) -> None:
-    ways: dict[str, Callable[[], Cost]] = {THEIRS: partial(_start, nodes[ContentWay.LINKED].direct, image)}
-    names = {way: f"imagestore, layers {way.value}" for way in nodes}
-    ways |= {names[way]: partial(_start, node.kubelet, image) for way, node in nodes.items()}
-    series = alternate(title, ways, rounds=bench.rounds)
-    for way, node in nodes.items():
-        took = {name for line in node.log("published") for name in line["bytes"]}
-        if took != {way.value}:
-            raise RunError(f"expected layers {way.value}, they came {', '.join(sorted(took))}")
+def _measure_shape(bench: Bench, found: Findings, node: PodNode, image: str, title: str) -> None:
+    ours = f"imagestore, layers {node.way.value}"
+    ways = {THEIRS: partial(_start, node, node.direct, image), ours: partial(_start, node, node.kubelet, image)}
+    work = f"PullImage to a started container, {title}, layers {node.way.value}"
+    series = alternate(work, ways, rounds=bench.rounds)
+    took = {name for line in node.log("published") for name in line["bytes"]}
+    if took != {node.way.value}:
+        raise RunError(f"expected layers {node.way.value}, they came {', '.join(sorted(took))}")
     found.details += table(series)
-    found.figures += [
-        compare("PUBLISH", series, names[way], THEIRS, goal=goal, is_drawn=goal is not None)
-        for way, goal in _GOALS.items()
-    ]
+    goal = _GOALS[node.way]
+    found.figures.append(compare("PUBLISH", series, ours, THEIRS, goal=goal, is_drawn=goal is not None))
 
 
-def _start(kubelet: Kubelet, image: str) -> Cost:
-    """Pull and start in a sandbox that is there; image and pod are removed afterwards."""
+def _start(node: PodNode, kubelet: Kubelet, image: str) -> Cost:
+    """Pull and start in a sandbox that is there; afterwards containerd has nothing of the image."""
     pod, config = kubelet.sandbox(HOST_HANDLER)
+    before = _kept(node)
     started = time.perf_counter()
     image_id = kubelet.pull(image, HOST_HANDLER)
     kubelet.start(image, image_id, pod, config)
     wall = time.perf_counter() - started
     kubelet.remove_pods(pod)
     kubelet.remove(image_id)
+    until(lambda: _kept(node) <= before, "what the image had in containerd is collected")
     return Cost(wall, 0.0)
 
 
-def _measure_again(bench: Bench, found: Findings, node: PodNode, alone: Server, image: str) -> None:
-    """A pull of what is there, of the last and largest image."""
-    with Kubelet(alone.endpoint) as store:
+def _kept(node: PodNode) -> set[str]:
+    return {*node.containerd.images(), *node.containerd.blobs(), *node.snapshots()}
+
+
+def _measure_alone(bench: Bench, found: Findings, node: PodNode, image: str) -> None:
+    """Against a server that only pulls: a pull of what is there, of the last and largest image, and memory."""
+    with (
+        short_folder() as folder,
+        serving(folder, config=node.containerd.config) as alone,
+        Kubelet(alone.endpoint) as store,
+    ):
         ways = {_AGAIN: partial(_pull, node.kubelet, image), _ALONE: partial(_pull, store, image)}
-        series = alternate("A pull of what is there", ways, rounds=bench.rounds * _MORE_ROUNDS)
-    found.details += table(series)
-    found.figures.append(over("PUBLISH", series, _AGAIN, _ALONE, goal=_AGAIN_MILLISECONDS))
+        title = f"A pull of what is there, layers {node.way.value}"
+        series = alternate(title, ways, rounds=bench.rounds * _MORE_ROUNDS)
+        found.details += table(series)
+        found.figures.append(over("PUBLISH", series, _AGAIN, _ALONE, goal=_AGAIN_MILLISECONDS))
+        grown = peak_mebibytes(node.server.process.pid) - peak_mebibytes(alone.process.pid)
+        work = f"server, layers {node.way.value}, over one that only pulled"
+        found.figures.append(count("PUBLISH", work, "peak memory", grown, goal=_MORE_MEBIBYTES, unit="MiB"))
+    node.kubelet.remove(image)
 
 
 def _pull(kubelet: Kubelet, image: str) -> Cost:

@@ -35,7 +35,7 @@ class Notifier:
 
     def status(self, text: str) -> None:
         """One line for people, while the server runs."""
-        self._send(_status(text))
+        self._send(_status(text), seconds=0.0)
 
     def reloading(self) -> None:
         """A reload begins; by the time stamp the manager tells the READY=1 that follows from an older one."""
@@ -47,13 +47,14 @@ class Notifier:
 
     def alive(self) -> None:
         """Feed the watchdog."""
-        self._send("WATCHDOG=1")
+        self._send("WATCHDOG=1", seconds=0.0)
 
-    def _send(self, *lines: str) -> None:
+    def _send(self, *lines: str, seconds: float = 1.0) -> None:
+        """Send to a manager that may be busy; calls that are under way wait so long too."""
         if not self._address:
             return
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.settimeout(1.0)
+            sender.settimeout(seconds)
             sender.sendto("\n".join(lines).encode("utf-8", "backslashreplace"), self._address)
 
 

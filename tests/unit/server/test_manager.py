@@ -42,6 +42,23 @@ def test_no_status_keeps_readiness_from_the_manager(manager: socket.socket, stat
     assert len(message) <= 4096
 
 
+def test_a_manager_that_reads_nothing_holds_up_no_call(manager: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = []
+
+    class Sender(socket.socket):
+        def settimeout(self, value: float | None, /) -> None:
+            waits.append(value)
+            super().settimeout(value)
+
+    monkeypatch.setattr("imagestore.server.systemd.socket.socket", Sender)
+    notifier = Notifier({"NOTIFY_SOCKET": manager.getsockname()})
+    for number in range(1000):  # more than its queue holds
+        notifier.status(f"{number} images")
+        notifier.alive()
+    assert manager.recv(4096) == b"STATUS=0 images"
+    assert set(waits) == {0.0}
+
+
 def test_abstract_addresses_begin_with_an_at_sign() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind("\0imagestore-test-" + os.urandom(4).hex())
