@@ -99,8 +99,7 @@ def _image(architecture: str, mebibytes: int, layers: int) -> Image:
 def _measure_shape(bench: Bench, found: Findings, node: PodNode, image: str, title: str) -> None:
     ours = f"imagestore, layers {node.way.value}"
     ways = {THEIRS: partial(_start, node, node.direct, image), ours: partial(_start, node, node.kubelet, image)}
-    work = f"PullImage to a started container, {title}, layers {node.way.value}"
-    series = alternate(work, ways, rounds=bench.rounds)
+    series = alternate(f"PullImage to a started container, {title}", ways, rounds=bench.rounds)
     took = {name for line in node.log("published") for name in line["bytes"]}
     if took != {node.way.value}:
         raise RunError(f"expected layers {node.way.value}, they came {', '.join(sorted(took))}")
