@@ -8,11 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
+from operator import gt
 from pathlib import Path
 
 import pytest
 
 from docs._tools.man_pages import man_pages
+from imagestore.testing import RegistryServer, build_image
 from tests.unit.docs.pages import TOP, blocks, pages
 
 pytestmark = pytest.mark.integration
@@ -69,18 +71,60 @@ def test_pyright_passes_on_the_documented_examples(examples: Path, installed: Pa
     check([sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "."], examples, installed)
 
 
-def test_a_clone_is_installed_into_an_empty_environment(tmp_path: Path) -> None:
-    """By what users type: pip fetches what the build needs, as ``make demo`` fetches the rest."""
-    clone, environment = tmp_path / "clone", tmp_path / "venv"
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with a clone and its extra ``cli`` only, by what users type: pip fetches what the build needs."""
+    folder = tmp_path_factory.mktemp("empty")
+    clone, environment = folder / "clone", folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     shutil.copytree(TOP, clone, ignore=lambda folder, names: {".git", "build"} | {n for n in names if n[:5] == ".venv"})
     pip = [str(environment / "bin" / "pip"), "--disable-pip-version-check", "--quiet"]
     subprocess.run([*pip, "install", f"{clone}[cli]"], check=True, timeout=300)
+    return environment
+
+
+def test_a_clone_is_installed_into_an_empty_environment(environment: Path) -> None:
     done = subprocess.run([environment / "bin" / "imagestore", "--version"], stdout=subprocess.PIPE, check=True)
     assert done.stdout.startswith(b"imagestore ")
     manual = environment / "share" / "man" / "man1"
     assert "imagestore pull" in (manual / "imagestore-pull.1").read_text("utf-8")
     assert {each.name for each in manual.iterdir()} == set(man_pages())
+
+
+#: Modules of imagestore, modules of other packages, and dataclasses that a command makes before it is done.
+LOADED = {
+    ("--help",): (20, 16, 5),
+    ("pull", "--progress=none", "--platform=linux/amd64", "{reference}"): (186, 58, 244),
+    ("images",): (38, 15, 31),
+    ("rmi", "{reference}"): (103, 15, 87),
+}
+_COUNTING = """
+import dataclasses, gc, sys
+from imagestore.__main__ import main
+status = main()
+others = [name for name in sys.modules if name.split(".")[0] not in {*sys.stdlib_module_names, "imagestore"}]
+ours = [name for name in sys.modules if name.split(".")[0] == "imagestore"]
+made = [each for each in gc.get_objects() if isinstance(each, type) and "__dataclass_fields__" in vars(each)]
+print(status, len(ours), len(others), len(made), file=sys.stderr)
+"""
+
+
+def test_commands_load_what_they_need(environment: Path, tmp_path: Path) -> None:
+    found = {}
+    with RegistryServer({"registry.example/app:1": build_image("linux/amd64")}) as running:
+        reference = running.server.reference("registry.example/app:1")
+        for words in LOADED:
+            line = [word.format(reference=reference) for word in words]
+            line = [str(environment / "bin" / "python"), "-c", _COUNTING, "--root", str(tmp_path / "store"), *line]
+            done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+            status, *numbers = map(int, done.stderr.splitlines()[-1].split())
+            assert status == 0, done.stderr
+            found[words] = tuple(numbers)
+    more = {words: numbers for words, numbers in found.items() if any(map(gt, numbers, LOADED[words]))}
+    assert not more, f"more than the table says: {found}"
+    # So that the table stays true when something goes.
+    less = {words: numbers for words, numbers in found.items() if sum(LOADED[words]) > 1.1 * sum(numbers)}
+    assert not less, f"less than the table says: {found}"
 
 
 def test_every_module_of_the_wheel_is_the_repositorys(installed: Path) -> None:
