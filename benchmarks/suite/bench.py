@@ -108,6 +108,16 @@ class Bench:
         """Start and end the interpreter that our command line runs in."""
         return self.run(sys.executable, "-c", "pass")
 
+    @functools.cached_property
+    def lean_python(self) -> str:
+        """An interpreter of an environment with the wheel and its extra ``cli`` alone, as users have it."""
+        folder = self.scratch / "lean"
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        python = str(folder / "bin" / "python")
+        wheel = f"{Path(__file__).parents[2]}[cli]"
+        subprocess.run([python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", wheel], check=True)
+        return python
+
     # -- peers -------------------------------------------------------------------------------------------------------
 
     @functools.cached_property
