@@ -7,7 +7,6 @@ import functools
 import logging
 import os
 import signal
-import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -303,6 +302,8 @@ class App:
 
     def _temporary_root(self) -> Path:
         """A folder that is deleted when the command ends."""
+        import tempfile
+
         # A signal waits until the folder is registered for deletion.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.ENDING)
         try:

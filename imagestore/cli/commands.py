@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import inspect
 import sys
@@ -144,6 +143,8 @@ class LazyGroup(click.Group):
             name = args[0]
             if name in self.table or name.startswith("-"):
                 raise
+            import difflib
+
             meant = MEANT.get(name, "")
             found = [meant] if meant in self.table else difflib.get_close_matches(name, self.table)
             near = " or ".join(map(repr, found))

@@ -15,9 +15,7 @@ from imagestore.cli.describe import familiar
 from imagestore.cli.options import handler_option, output_option
 from imagestore.errors import StoreMissingError
 from imagestore.metadata.sqlite.summaries import ImageSummary, read_summaries
-from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
-from imagestore.store import record_lookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -52,6 +50,8 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
         remote.show_list(app.service, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
         return
     if name is not None and not _is_pattern(name):
+        from imagestore.store import record_lookup
+
         record_lookup.refuse_unreadable(name)
     app.missing = "unnamed"
     if output == "json":
@@ -95,8 +95,10 @@ def _listed(app: App, name: str | None, handler: str | None) -> Iterable[Image]:
         return app.store.list(runtime_handler=handler)
     if _is_pattern(name):
         return (each for each in app.store.list(runtime_handler=handler) if _fits(each.reference, name))
+    from imagestore.store import record_lookup
+
     if record_lookup.untagged(name):
-        repository = Reference.parse(name).name
+        repository = _repository(name)
         kept = [each for each in app.store.list(runtime_handler=handler) if _repository(each.reference) == repository]
         if kept:
             return kept
@@ -115,6 +117,8 @@ def _fits(reference: str, pattern: str) -> bool:
 
 
 def _repository(reference: str) -> str:
+    from imagestore.oci.reference import Reference
+
     return Reference.parse(reference).name
 
 
@@ -143,6 +147,8 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
 
         remote.show_image(app.service, name, runtime_handler, output=output)
         return
+    from imagestore.store import record_lookup
+
     record_lookup.refuse_unreadable(name)
     app.missing = "unnamed"
     found = app.store.get(name, runtime_handler=runtime_handler)

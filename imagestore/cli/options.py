@@ -13,7 +13,6 @@ import click
 from imagestore.cli import completion
 from imagestore.cli.app import App
 from imagestore.errors import InvalidInputError
-from imagestore.util.durations import Duration
 from imagestore.util.root_folder import is_database, is_foreign_address
 
 if TYPE_CHECKING:
@@ -200,7 +199,6 @@ limit_rate_option = click.option(
 
 
 _LONGEST_DAYS: Final = 36525
-_LONGEST: Final = Duration.parse(f"{_LONGEST_DAYS}d", has_days=True)
 
 
 def seconds(text: str) -> float:
@@ -212,11 +210,13 @@ def seconds(text: str) -> float:
     >>> seconds("1.5h")
     5400.0
     """
+    from imagestore.util.durations import Duration
+
     try:
         found = Duration.parse(text, has_days=True)
     except InvalidInputError as error:
         raise click.BadParameter(str(error)) from error
-    if not Duration() <= found <= _LONGEST:
+    if not 0 <= found.seconds <= _LONGEST_DAYS * 86400:
         raise click.BadParameter(f"{text!r}: expected 0 to {_LONGEST_DAYS}d (a hundred years)")
     return found.seconds
 
