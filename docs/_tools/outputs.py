@@ -369,6 +369,11 @@ OUTPUTS: Final[dict[str, Any]] = {
     "leases delete": {"deleted": [str]},
     "copy": COPIED,
     "push": COPIED,
+    "sync": {
+        "images": [{"source": str, "destination": str, "state": str, "digest": str, "sent": int, "referrers": int}],
+        "failed": [{"source": str, "message": str, "hint": str, "status": int}],
+        "dryRun": bool,
+    },
     "export": {
         "images": [{"reference": str, "target": DESCRIPTOR, "platforms": [str], "leftOut": [str]}],
         "size": int,

@@ -28,6 +28,7 @@ SECTIONS: Final[Mapping[str, Table]] = {
         "untag": ("names", "untag", "Remove a reference from an image that has others."),
         "copy": ("copy", "copy", "Copy an image between registries, the store and archives."),
         "push": ("copy", "push", "Copy an image of the store into a registry."),
+        "sync": ("sync", "sync", "Copy what a file names from registries into others."),
         "export": ("export_import", "export", "Write images into an archive."),
         "import": ("export_import", "import_", "Import images from an archive."),
         "unpack": ("unpack", "unpack", "Unpack an image's root filesystem into a folder."),

@@ -235,7 +235,15 @@ def _without_tls(ctx: click.Context, _param: click.Parameter, value: bool) -> No
     app.plain_http = True
 
 
-#: ``--creds-stdin`` and ``--anonymous``, see lookup(); and ``--plain-http``, which the application gets.
+#: ``--plain-http``, which the application gets.
+plain_http_option = click.option(
+    "--plain-http",
+    is_flag=True,
+    expose_value=False,
+    callback=_without_tls,
+    help="Ask the registry without TLS, and send it logins so; an address in hosts.toml is used as it is.",
+)
+#: ``--creds-stdin`` and ``--anonymous``, see lookup(); and ``--plain-http``.
 access_options = all_of(
     click.option(
         "--creds-stdin",
@@ -243,13 +251,7 @@ access_options = all_of(
         help="Read USER:PASSWORD for the image's registry from standard input instead of using a stored login.",
     ),
     click.option("--anonymous", is_flag=True, help="Use no stored login."),
-    click.option(
-        "--plain-http",
-        is_flag=True,
-        expose_value=False,
-        callback=_without_tls,
-        help="Ask the registry without TLS, and send it logins so; an address in hosts.toml is used as it is.",
-    ),
+    plain_http_option,
 )
 
 

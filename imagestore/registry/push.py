@@ -22,7 +22,7 @@ from imagestore.events import Noticed
 from imagestore.registry.deletion import delete
 from imagestore.registry.endpoints import PUSH
 from imagestore.registry.errors_body import failure
-from imagestore.registry.manifests import accepted, announced_digest, read_document, unheard
+from imagestore.registry.manifests import accepted, announced_digest, ask_head, read_document, unheard
 from imagestore.registry.presence import is_there
 from imagestore.registry.referrer_list import ReferrerList
 from imagestore.registry.session import Call, Content
@@ -102,6 +102,12 @@ class RepositoryWriter:
             OperationCancelledError: cancelled, or past the deadline.
         """
         return is_there(self._session, self._reference.path, descriptor)
+
+    def digest(self, name: Reference) -> Digest | None:
+        """What a tag or digest of the repository leads to, by a HEAD; None if it isn't there, or not said."""
+        part = name.digest or name.tag
+        call = Call("GET", self._reference.path, f"manifests/{part}", str(name), accept=accepted())
+        return ask_head(self._session, call, name.digest, unheard)
 
     def manifest(self, descriptor: Descriptor, raw: bytes, *, tag: str = "", subject: Digest | None = None) -> None:
         """Write a manifest or an index (its bytes, and a tag or none); what it refers to must be there.

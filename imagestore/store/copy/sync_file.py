@@ -1,0 +1,243 @@
+"""Files that say what is to be kept in step between registries: skopeo's YAML for ``skopeo sync``, as it is.
+
+Keys are registries; below each of them ``images`` (tags or digests by repository; an empty list means all tags),
+``images-by-tag-regex``, ``images-by-semver`` and ``credentials``. Own keys stand below ``x-imagestore``, for a registry
+or at the top for all: ``target``, ``targets``, ``referrers``, and ``tags`` with shell patterns by repository. How a
+registry is reached is configured in ``hosts.toml``, so ``tls-verify`` and ``cert-dir`` are only remarked.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from imagestore.errors import ConfigError, InvalidInputError
+from imagestore.oci.digest import Digest
+from imagestore.oci.reference import Reference
+from imagestore.registry.credentials.model import Credential
+from imagestore.util.distribution import install_hint
+from imagestore.util.known_members import nearest
+from imagestore.util.secret import Secret
+from imagestore.util.yaml_documents import read_documents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+T = TypeVar("T")
+OWN: Final = "x-imagestore"
+_BY_RULE: Final = ("images-by-tag-regex", "images-by-semver")
+_KEYS: Final = ("images", *_BY_RULE, "credentials", "tls-verify", "cert-dir", OWN)
+_OWN_KEYS: Final = ("target", "targets", "referrers", "tags")
+_REACHED: Final = ("tls-verify", "cert-dir")
+#: A version as tags have it: with a "v" or without, and parts that may lack.
+_VERSION: Final = re.compile(r"v?(\d+(?:\.\d+){0,2}(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)")
+_HYPHEN_RANGE: Final = re.compile(r"(\S+)\s+-\s+(\S+)")
+_AFTER_OPERATOR: Final = re.compile(r"([<>=!~^]+)\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedRepository:
+    """One repository that a file names.
+
+    Attributes:
+        repository: of the source, without tag.
+        names: tags and digests.
+        accepts: which other tags; None for no others.
+        targets: registries with or without a path, below which the images go.
+        referrers: what refers to the images goes along.
+    """
+
+    repository: Reference
+    names: tuple[str, ...]
+    accepts: Callable[[str], bool] | None
+    targets: tuple[str, ...]
+    referrers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SyncFile:
+    """A file as it is meant.
+
+    Attributes:
+        repositories: in the file's order; one may be there several times.
+        logins: by registry host.
+        remarks: keys that have no effect here, and what does the same.
+    """
+
+    repositories: tuple[SyncedRepository, ...]
+    logins: Mapping[str, Credential]
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    targets: tuple[str, ...] = ()
+    referrers: bool = False
+
+
+def read_sync_file(path: Path, *, target: str = "") -> SyncFile:
+    """Read a file.
+
+    Args:
+        path: of the file.
+        target: where images of registries without a target of their own go.
+
+    Raises:
+        ConfigError: it can't be read; says where and why.
+    """
+    (document,) = read_documents(path) or [{}]
+    reader = _Reader(str(path))
+    general = reader.settings(document.pop(OWN, {}), OWN, _Settings((target,) if target else ()))
+    found = [each for host, table in document.items() for each in reader.registry(host, table, general)]
+    if not found:
+        raise ConfigError(f"{path}: names no image", hint="write a registry, and below it images: {repository: [tag]}")
+    return SyncFile(tuple(found), reader.logins, tuple(reader.remarks))
+
+
+class _Reader:
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.logins: dict[str, Credential] = {}
+        self.remarks: list[str] = []
+
+    def registry(self, host: str, value: object, general: _Settings) -> Iterator[SyncedRepository]:
+        """What a registry's table names."""
+        table = self._of(dict, value, host)
+        self._refuse_unknown(table, _KEYS, host)
+        self.remarks += [
+            f"{host}: {key}: hosts.toml says how a registry is reached, this key has no effect"
+            for key in _REACHED
+            if key in table
+        ]
+        if "credentials" in table:
+            self._login(host, table["credentials"])
+        own = table.get(OWN) or {}
+        settings = self.settings(own, f"{host}: {OWN}", general)
+        if not settings.targets:
+            raise ConfigError(
+                f"{self._what}: {host}: no target", hint=f"name one on the command line, or as target below {OWN}"
+            )
+        make = functools.partial(SyncedRepository, targets=settings.targets, referrers=settings.referrers)
+        for name, listed in self._below(table, "images", host):
+            place = f"{host}: images: {name}"
+            names = tuple(self._of(str, each, place) for each in self._of(list, listed or [], place))
+            for each in names:
+                self._refuse_no_name(each, place)
+            yield make(self._repository(host, name), names, None if names else _pattern("*"))
+        rules = {**{key: (table, host, _RULES[key]) for key in _BY_RULE}, "tags": (own, f"{host}: {OWN}", _pattern)}
+        for key, (members, above, rule_of) in rules.items():
+            for name, text in self._below(members, key, above):
+                place = f"{above}: {key}: {name}"
+                try:
+                    rule = rule_of(self._of(str, text, place))
+                except (re.error, ValueError) as error:
+                    raise ConfigError(f"{self._what}: {place}: {text!r}: {error}") from error
+                yield make(self._repository(host, name), (), rule)
+
+    def settings(self, value: object, place: str, general: _Settings) -> _Settings:
+        """Own keys, where they lack those that are given."""
+        table = self._of(dict, value or {}, place)
+        self._refuse_unknown(table, _OWN_KEYS, place)
+        one = [table["target"]] if "target" in table else []
+        targets = [self._of(str, each, place) for each in [*one, *self._of(list, table.get("targets", []), place)]]
+        for each in targets:
+            check_target(each)
+        referrers = self._of(bool, table.get("referrers", general.referrers), f"{place}: referrers")
+        return _Settings(tuple(targets) or general.targets, referrers)
+
+    def _login(self, host: str, value: object) -> None:
+        table = self._of(dict, value, f"{host}: credentials")
+        place = f"{host}: credentials"
+        username, password = (self._of(str, table.get(key, ""), place) for key in ("username", "password"))
+        if not password:
+            raise ConfigError(f"{self._what}: {place}: expected username and password")
+        self.logins[host] = Credential(username, Secret(password))
+
+    def _below(self, table: dict[str, Any], key: str, above: str) -> Iterator[tuple[str, Any]]:
+        yield from self._of(dict, table.get(key) or {}, f"{above}: {key}").items()
+
+    def _repository(self, host: str, name: str) -> Reference:
+        try:
+            found = Reference.parse(f"{host}/{name}")
+        except InvalidInputError as error:
+            raise ConfigError(f"{self._what}: {error}") from error
+        if found.name != f"{host}/{name}" and found.familiar_name != name:
+            raise ConfigError(
+                f"{self._what}: {host}: {name!r}: expected a repository of {host}, without tag",
+                hint=f"tags are a list below it: {found.path}: [{found.tag or 'latest'}]",
+            )
+        return found
+
+    def _refuse_no_name(self, text: str, place: str) -> None:
+        try:
+            if ":" in text:
+                Digest.parse(text)
+            else:
+                Reference.parse(f"repository:{text}")
+        except InvalidInputError as error:
+            raise ConfigError(f"{self._what}: {place}: {text!r} is no tag and no digest") from error
+
+    def _refuse_unknown(self, table: dict[str, Any], known: tuple[str, ...], place: str) -> None:
+        for key in table:
+            if key not in known:
+                meant = nearest(key, known)
+                hint = f"is {meant} meant?" if meant else f"known are {', '.join(known)}"
+                raise ConfigError(f"{self._what}: {place}: {key!r} is not known", hint=hint)
+
+    def _of(self, kind: type[T], value: object, place: str) -> T:
+        if not isinstance(value, kind):
+            name = {dict: "a table", list: "a list", str: "a text", bool: "true or false"}[kind]
+            hint = "write it in quotes" if kind is str and isinstance(value, int | float) else ""
+            raise ConfigError(f"{self._what}: {place}: expected {name}, got {type(value).__name__}", hint=hint)
+        return value
+
+
+def check_target(text: str) -> None:
+    """Check a registry with or without a path, below which images go.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    if Reference.parse(f"{text.rstrip('/')}/repository").host != text.partition("/")[0]:
+        raise InvalidInputError(f"{text!r}: expected a registry with its host, such as registry.example:5000/team")
+
+
+def _pattern(text: str) -> Callable[[str], bool]:
+    return lambda tag: fnmatch.fnmatchcase(tag, text)
+
+
+def _regex(text: str) -> Callable[[str], bool]:
+    found = re.compile(text)
+    return lambda tag: found.search(tag) is not None
+
+
+def _semver(text: str) -> Callable[[str], bool]:
+    """Constraints as skopeo's library reads them: ``,`` and blanks mean and, ``||`` means or.
+
+    A version before a release fits only constraints that name one.
+    """
+    try:
+        from semantic_version import SimpleSpec, Version
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "images-by-semver: expected the package semantic-version, it is not installed", hint=install_hint("sync")
+        ) from error
+    parts = [_AFTER_OPERATOR.sub(r"\1", _HYPHEN_RANGE.sub(r">=\1,<=\2", part)) for part in text.split("||")]
+    specs = [SimpleSpec(",".join(part.replace(",", " ").split())) for part in parts]
+    takes_early = "-" in _HYPHEN_RANGE.sub("", text)
+
+    def _accepts(tag: str) -> bool:
+        found = _VERSION.fullmatch(tag)
+        if found is None:
+            return False
+        version = Version.coerce(found[1])
+        return (takes_early or not version.prerelease) and any(version in spec for spec in specs)
+
+    return _accepts
+
+
+_RULES: Final = {"images-by-tag-regex": _regex, "images-by-semver": _semver}
