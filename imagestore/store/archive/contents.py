@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ContentNotFoundError, DocumentError, SizeMismatchError
+from imagestore.oci import layout
 from imagestore.oci.decode import limit_of
 from imagestore.oci.digest import verify
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
-from imagestore.store.archive import foreign_layers, layout
+from imagestore.store.archive import foreign_layers
 from imagestore.store.archive.compressions import decompressed
 from imagestore.store.archive.source import first_in, read, size_of
 from imagestore.util.files import StreamReader
@@ -101,15 +102,15 @@ class ArchiveOrigin:
         offset: int,
         avoid: Collection[str],
         cancel: CancelToken,
-    ) -> ArchiveTransfer:
+    ) -> PieceTransfer:
         """A blob from ``offset`` on."""
         self.check(descriptor)
         place, kind = self._place(descriptor), self.packed.get(descriptor.digest)
         if kind is None:
-            return ArchiveTransfer(self.source.chunks(place, offset), offset)
+            return PieceTransfer(self.source.chunks(place, offset), offset)
         # What isn't kept as it is can only be read from its start.
         what = self._what(descriptor)
-        return ArchiveTransfer(decompressed(self.source.chunks(place), kind, what=what, check=cancel.check), 0)
+        return PieceTransfer(decompressed(self.source.chunks(place), kind, what=what, check=cancel.check), 0)
 
     def check(self, descriptor: Descriptor) -> None:
         """Check what can be checked without reading: that a blob is there and has the promised size.
@@ -143,21 +144,21 @@ class ArchiveOrigin:
         return f"{self.source.what}: {descriptor.kind.value} {descriptor.digest}{platform}"
 
 
-class ArchiveTransfer(StreamReader):
-    """The bytes of a blob from ``start`` on."""
+class PieceTransfer(StreamReader):
+    """The bytes of a blob from ``start`` on, which come in pieces."""
 
     def __init__(self, pieces: Iterator[bytes], start: int) -> None:
         super().__init__(pieces)
         self.start = start
         self.hosts: Collection[str] = ()
-        self._source = pieces
+        self.pieces = pieces
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if hasattr(self._source, "close"):
-            self._source.close()
+        if hasattr(self.pieces, "close"):
+            self.pieces.close()
 
 
 @dataclass(frozen=True, slots=True)

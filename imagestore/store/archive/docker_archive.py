@@ -25,13 +25,13 @@ from imagestore.errors import (
     InvalidReferenceError,
     NotFoundError,
 )
-from imagestore.oci import media_types
+from imagestore.oci import layout, media_types
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_variants
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest, Verifier, new_hash
 from imagestore.oci.image_config import ImageConfig
 from imagestore.oci.reference import Reference
-from imagestore.store.archive import foreign_layers, layout, tar
+from imagestore.store.archive import foreign_layers, tar
 from imagestore.store.archive.compressions import compression_of, decompressed
 from imagestore.store.archive.contents import ArchiveContents, ArchiveOrigin, grouped
 from imagestore.store.archive.index_survey import survey

@@ -28,6 +28,8 @@ from imagestore.errors import (
 from imagestore.events import Noticed, Resolved
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.index import Index
+from imagestore.oci.layout import DOCKER_MANIFEST as _MANIFEST
+from imagestore.oci.layout import INDEX as _INDEX
 from imagestore.oci.media_types import OCI_INDEX
 from imagestore.oci.select import select
 from imagestore.platforms import format_all
@@ -36,8 +38,6 @@ from imagestore.store.archive import import_names, source
 from imagestore.store.archive.docker_archive import DockerManifestComparison
 from imagestore.store.archive.import_content import ContentImporter, ImportPlan
 from imagestore.store.archive.index_survey import survey
-from imagestore.store.archive.layout import DOCKER_MANIFEST as _MANIFEST
-from imagestore.store.archive.layout import INDEX as _INDEX
 from imagestore.store.archive.oci_layout import image_finders
 from imagestore.store.image import Image
 from imagestore.store.pull.choice import ManifestChooser, for_each_handler
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from imagestore.config import Config, HandlerPlatform
+    from imagestore.config import HandlerPlatform
     from imagestore.content.api import ContentStore
     from imagestore.errors import ImageStoreError
     from imagestore.events import Observer
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
-    from imagestore.platforms import Platform
     from imagestore.store.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
     from imagestore.store.archive.index_survey import SurveyedManifest
     from imagestore.store.archive.source import Source
@@ -111,20 +110,31 @@ class ImportReport:
     unused_bytes: int
 
 
-def handlers_for(
-    config: Config, options: ImportOptions, *, host: Platform, platform: Platform | None
-) -> dict[str, HandlerPlatform]:
+def handlers_for(parts: StoreParts, options: ImportOptions) -> dict[str, HandlerPlatform]:
     """The handlers whose matchers choose, with their platforms.
-
-    Args:
-        platform: instead of the handlers' own, or None.
 
     Raises:
         UnknownRuntimeHandlerError: one of them isn't configured.
+        InvalidPlatformError: the options' can't be read.
     """
+    config, platform = parts.config, parts.platform(options.platform or None)
     chosen = config.handlers if options.all_handlers else options.runtime_handlers or ("",)
     names = dict.fromkeys(config.handler(name).name for name in chosen)
-    return {name: config.handler_platform(name, host=host, explicit=platform) for name in names}
+    return {name: config.handler_platform(name, host=parts.host, explicit=platform) for name in names}
+
+
+def opened_archive(
+    parts: StoreParts, archive: str | os.PathLike[str], cancel: CancelToken
+) -> contextlib.AbstractContextManager[Source]:
+    """An archive, open for a block of work; what can't be read at any place goes through the store's disk.
+
+    Raises:
+        InvalidInputError, DocumentError, StoreFullError: it can't be opened, or is none.
+    """
+    # What can't be read at any place is copied twice by an import: there must be room for both.
+    room = parts.content.free_bytes() // 2
+    path = source.path_of(archive)
+    return source.opened(path, scratch=parts.content.scratch, limit_bytes=room, cancel=cancel)
 
 
 @contextlib.contextmanager
@@ -142,15 +152,9 @@ def opened(
         InvalidInputError, StoreError: the archive can't be opened, or the store has no room.
     """
     content, chosen = parts.content, options or ImportOptions()
-    platform = parts.platform(chosen.platform or None)
-    handlers = handlers_for(parts.config, chosen, host=parts.host, platform=platform)
+    handlers = handlers_for(parts, chosen)
     content.check_room()
-    # An archive that can't be read at any place is copied twice: there must be room for both.
-    room = content.free_bytes() // 2
-    with (
-        parts.operation(cancel, observer) as token,
-        source.opened(source.path_of(archive), scratch=content.scratch, limit_bytes=room, cancel=token) as files,
-    ):
+    with parts.operation(cancel, observer) as token, opened_archive(parts, archive, token) as files:
         yield ImportWork(
             source=files,
             handlers=handlers,

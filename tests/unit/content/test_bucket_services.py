@@ -40,7 +40,7 @@ REFUSALS = [(400, "InvalidArgument"), (400, "NotImplemented"), (403, "AccessDeni
 
 
 def refuses_another(service: S3Service) -> None:
-    with pytest.raises(PreconditionError, match="belongs to another store .'one'.") as refused:
+    with pytest.raises(PreconditionError, match=r"belongs to another store \('one'\)") as refused:
         bucket_of(service).claim("two", hint="take another")
     assert refused.value.hint == "take another"
 

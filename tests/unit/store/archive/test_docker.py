@@ -27,8 +27,7 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.events import Noticed
-from imagestore.oci import ImageConfig, media_types
-from imagestore.store.archive import layout
+from imagestore.oci import ImageConfig, layout, media_types
 from imagestore.store.archive.compressions import decompressed
 from imagestore.store.archive.contents import ArchiveFormat
 from imagestore.testing import Image, Layer, build_artifact, build_image, build_index, layer
