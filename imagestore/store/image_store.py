@@ -558,7 +558,7 @@ class ImageStore:
             source: a reference means its registry; ``store:NAME`` this store, ``oci:FOLDER`` a layout,
                 ``oci-archive:FILE`` and ``docker-archive:FILE`` an archive.
             destination: the same; in the store and in a registry it is the name that the image gets.
-            options: whose manifests; by default the default handler's alone.
+            options: whose manifests; by default all from one registry into another, else the default handler's alone.
 
         Raises:
             InvalidReferenceError, InvalidInputError: a place can't be read, or the two don't go together.

@@ -227,7 +227,6 @@ class _StoredChooser:
             reference=reference,
             target=target,
             manifests=tuple(chosen),
-            platforms=tuple(each.label for each in chosen if not each.descriptor.is_attestation),
             left_out=tuple(each.label for each in everything if each not in chosen),
         )
 

@@ -184,13 +184,7 @@ class SourceOpener:
             if len(found) > 1:
                 raise DocumentError(str(reference), ["handlers choose several manifests, and one can go alone"])
             target = found[0].descriptor
-        return ExportedImage(
-            reference,
-            target,
-            tuple(found),
-            tuple(each.label for each in found if not each.descriptor.is_attestation),
-            left_out,
-        )
+        return ExportedImage(reference, target, tuple(found), left_out)
 
     def _choices(
         self, target: Descriptor, source: ImageSource, handlers: Mapping[str, HandlerPlatform]

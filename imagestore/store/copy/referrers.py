@@ -107,11 +107,7 @@ def find_referrers(source: ImageSource, subjects: Iterable[Digest], *, observer:
             seen.add(entry.digest)
             if len(seen) > _MAX_REFERRERS:
                 raise DocumentError(str(source.reference), [f"more than {_MAX_REFERRERS} documents refer to it"])
-            if entry.kind is not Kind.MANIFEST:
-                observer(Noticed(f"referrer {entry.digest} is no manifest and is left out"))
-                continue
-            bare = _bare(entry)
-            manifest = _read(bare, documents, observer)
+            bare, manifest = _bare(entry), _read(entry, documents, observer)
             if manifest is None:
                 continue
             raw = documents.raw(bare)
@@ -148,26 +144,23 @@ def fetch_referrers(
         RegistryError, IntegrityError, DocumentError, OperationCancelledError: something can't be fetched.
     """
     source = in_registry(client, reference, cancel)
-    documents = source.documents
-    for entry in entries:
-        if entry.kind is not Kind.MANIFEST:
-            observer(Noticed(f"referrer {entry.digest} is no manifest and is left out"))
-    wanted = [bare for bare in map(_bare, entries) if bare.kind is Kind.MANIFEST]
-    found = [(bare, _read(bare, documents, observer)) for bare in wanted]
+    found = [(_bare(entry), _read(entry, source.documents, observer)) for entry in entries]
     manifests = [(bare, manifest) for bare, manifest in found if manifest is not None]
-    read = functools.partial(source.pieces, cancel=cancel)
     blobs = {each.digest: each for bare, manifest in manifests for each in (bare, *manifest.children)}
     listed = [_described(bare, manifest) for bare, manifest in manifests]
-    files = layout_files(blobs.values(), listed, read)
+    files = layout_files(blobs.values(), listed, functools.partial(source.pieces, cancel=cancel))
     return write_folder(folder, files, observer=observer, cancel=cancel)
 
 
-def _read(bare: Descriptor, documents: Documents, observer: Observer) -> Manifest | None:
-    """A listed manifest; None if it isn't there any more. A list under a tag names what was deleted since."""
+def _read(entry: Descriptor, documents: Documents, observer: Observer) -> Manifest | None:
+    """A listed manifest; None if it is none, or isn't there any more: a list under a tag names what was deleted."""
+    if entry.kind is not Kind.MANIFEST:
+        observer(Noticed(f"referrer {entry.digest} is no manifest and is left out"))
+        return None
     try:
-        return documents.manifest(bare)
+        return documents.manifest(_bare(entry))
     except NotFoundError as error:
-        observer(Noticed(f"referrer {bare.digest} is listed, is not there and is left out ({error})"))
+        observer(Noticed(f"referrer {entry.digest} is listed, is not there and is left out ({error})"))
         return None
 
 

@@ -96,7 +96,7 @@ def copied(
     documents = Documents(None, source, NAME, token)
     root = Descriptor(target["mediaType"], Digest.parse(target["digest"]), target["size"])
     found = tuple(survey(root, documents, lambda wanted: [each.digest for each in wanted]))
-    image = ExportedImage(NAME, root, found, (), ())
+    image = ExportedImage(NAME, root, found)
     options, events = CopyOptions(all_platforms=True), list[Event]()
     with connect(transport=httpx.MockTransport(registry)) as client:
         copy = RegistryTarget(client, Reference.parse(name), options, events.append, token)
