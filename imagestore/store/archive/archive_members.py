@@ -21,7 +21,7 @@ from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest, Verifier
 from imagestore.oci.image_config import config_of
 from imagestore.oci.media_types import Kind
-from imagestore.store.archive.compressions import compression_of, decompressed
+from imagestore.store.archive.compressions import compression_of, plain
 from imagestore.store.archive.writing import BLOB_MODE, FILE_MODE, Member
 
 if TYPE_CHECKING:
@@ -151,11 +151,7 @@ def _add_docker_image(manifest: Manifest, files: dict[str, Member], read: Read, 
 def _docker_layer(name: str, layer: Descriptor, diff_id: Digest, read: Read, cancel: CancelToken) -> Member:
     def _pieces() -> Iterator[bytes]:
         verifier = Verifier(diff_id, what=f"layer {layer.digest} uncompressed")
-        packed = read(layer)
-        what = f"layer {layer.digest}"
-        with contextlib.closing(
-            decompressed(packed, kind, what=what, check=cancel.check) if kind else packed
-        ) as pieces:
+        with contextlib.closing(plain(read(layer), what=f"layer {layer.digest}", check=cancel.check)) as pieces:
             for piece in pieces:
                 cancel.check()
                 verifier.update(piece)
@@ -164,6 +160,6 @@ def _docker_layer(name: str, layer: Descriptor, diff_id: Digest, read: Read, can
 
     # By the bytes: labels on layers are wrong now and then.
     with contextlib.closing(read(layer)) as beginning:
-        kind = compression_of(next(beginning, b"")[:8])
-    size = sum(len(piece) for piece in _pieces()) if kind else layer.size
+        is_packed = bool(compression_of(next(beginning, b"")))
+    size = sum(len(piece) for piece in _pieces()) if is_packed else layer.size
     return Member(name, size, FILE_MODE, _pieces, layer)

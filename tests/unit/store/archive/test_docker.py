@@ -31,6 +31,7 @@ from imagestore.oci import ImageConfig, layout, media_types
 from imagestore.store.archive.compressions import decompressed
 from imagestore.store.archive.contents import ArchiveFormat
 from imagestore.testing import Image, Layer, build_artifact, build_image, build_index, layer
+from imagestore.testing.builders.bodies import BytesBody
 from imagestore.util.cancel import never_cancelled
 from tests.support.node import PYTHON, Node, node, python_image, snapshot
 from tests.unit.store.archive.making import END, layout_files, member, saved_files, tar_of, write
@@ -360,6 +361,19 @@ def test_compressed_archives_are_read_and_what_is_cut_off_stores_nothing(here: N
         assert list(here.store.list()) == []
     (image,) = here.store.import_images(write(tmp_path / "a.tar", whole), options=KATA).images
     assert image.id == built(PLAIN).manifests[0].config.digest
+
+
+@pytest.mark.parametrize("form", ["bzip2", "xz"])
+def test_a_layer_of_any_compression_is_exported_without_it(here: Node, tmp_path: Path, form: str) -> None:
+    """Whatever its type says of it."""
+    plain = b"".join(PLAIN[0].body.chunks())
+    packed = PACKERS[form](plain)
+    mislabelled = replace(PLAIN[0], body=BytesBody(packed), digest=Digest.of(packed), compression="gzip")
+    image = build_image("linux/amd64", layers=[mislabelled])
+    here.store.import_images(write(tmp_path / "a.tar", layout_files({"a:1": image})), options=KATA)
+    here.store.export_images(["a:1"], tmp_path / "out.tar", options=DOCKER)
+    with tarfile.open(tmp_path / "out.tar") as archive:
+        assert archive.extractfile(f"{PLAIN[0].diff_id.encoded}.tar").read() == plain  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("form", ["gzip", "bzip2", "xz", "zstd"])
