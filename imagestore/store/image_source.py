@@ -1,4 +1,7 @@
-"""Where an image is read from: a registry, a layout, an archive or the store."""
+"""Where an image is read from: a registry, a layout, an archive or the store.
+
+Each is an Origin (``pull.sources``), so copies, exports and searches for referrers read all of them in one way.
+"""
 
 from __future__ import annotations
 
