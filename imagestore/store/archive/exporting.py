@@ -95,7 +95,7 @@ def find_records(
     """
     found: dict[str, dict[str, ImageRecord]] = {}
     for name in names:
-        records = record_lookup.by_name(metadata, name) or record_lookup.by_id(metadata, name)
+        records = record_lookup.by_name_or_id(metadata, name)
         handlers = {handler or default_handler for handler in options.runtime_handlers}
         if handlers:
             records = [record for record in records if record.handler in handlers]
