@@ -15,7 +15,7 @@ from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
 from imagestore.store.archive import foreign_layers
-from imagestore.store.archive.compressions import decompressed
+from imagestore.store.archive.compressions import plain
 from imagestore.store.archive.source import first_in, read, size_of
 from imagestore.util.files import StreamReader
 from imagestore.util.text import cut
@@ -69,13 +69,13 @@ class ArchiveOrigin:
     Attributes:
         places: file name by digest.
         made: documents that the archive's format implies, by digest.
-        packed: compression of files whose content is the blob without it, by digest; their sizes were judged before.
+        packed: digests of blobs whose files are compressed; their sizes were judged before.
     """
 
     source: Source
     places: Mapping[Digest, str]
     made: Mapping[Digest, bytes] = field(default_factory=dict, hash=False)
-    packed: Mapping[Digest, str] = field(default_factory=dict, hash=False)
+    packed: Collection[Digest] = field(default=(), hash=False)
 
     def has(self, digest: Digest) -> bool:
         """Whether there is content that claims this digest."""
@@ -105,12 +105,12 @@ class ArchiveOrigin:
     ) -> PieceTransfer:
         """A blob from ``offset`` on."""
         self.check(descriptor)
-        place, kind = self._place(descriptor), self.packed.get(descriptor.digest)
-        if kind is None:
+        place = self._place(descriptor)
+        if descriptor.digest not in self.packed:
             return PieceTransfer(self.source.chunks(place, offset), offset)
         # What isn't kept as it is can only be read from its start.
         what = self._what(descriptor)
-        return PieceTransfer(decompressed(self.source.chunks(place), kind, what=what, check=cancel.check), 0)
+        return PieceTransfer(plain(self.source.chunks(place), what=what, check=cancel.check), 0)
 
     def check(self, descriptor: Descriptor) -> None:
         """Check what can be checked without reading: that a blob is there and has the promised size.
