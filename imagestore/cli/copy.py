@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -23,11 +23,8 @@ from imagestore.cli.options import (
 from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.oci.reference import Reference
+from imagestore.store.copy.options import CopyOptions, CopyReport, ImageLocation, LocationKind
 from imagestore.util.text import counted
-
-if TYPE_CHECKING:
-    from imagestore.store.copy.options import CopyReport
-
 
 #: How names of archives end.
 _ARCHIVES: Final = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz")
@@ -82,16 +79,16 @@ def copy(
     imagestore copy store:python:3 oci:layout --runtime-handler kata
     imagestore copy oci-archive:python.tar registry.example/python:3
     """
-    _refuse_other_tools_places(source, destination)
-    _refuse_useless(source, destination, image=image, name=name, replace=replace)
-    _run(
-        app,
-        source,
-        destination,
-        host=_host(source, destination),
-        more={"image": image, "name": name, "replace": replace},
-        **given,
-    )
+    origin, target = ImageLocation.parse(source), ImageLocation.parse(destination)
+    _refuse_other_tools_places(origin, target)
+    # Options that would have no effect.
+    if image and not origin.is_archive:
+        raise click.UsageError("--image is for a source that is an archive or a layout")
+    if name and not target.is_archive:
+        raise click.UsageError("--name is for a destination that is an archive or a layout")
+    if replace and target.kind is not LocationKind.STORE:
+        raise click.UsageError("--replace is for the store as destination")
+    _run(app, origin, target, more={"image": image, "name": name, "replace": replace}, **given)
 
 
 @click.command()
@@ -106,23 +103,21 @@ def push(app: App, name: str, destination: str, **given: Any) -> None:
     \b
     imagestore push python:3 registry.example/python:3
     """
-    from imagestore.store.copy.copying import find_stored
-    from imagestore.store.copy.options import CopyOptions
+    from imagestore.store.copy.opening import find_stored
 
     app.missing = "refuse"
     if not destination:
         options = CopyOptions(given["handlers"], given["all_handlers"], given["platform"], given["all_platforms"])
         default = app.config.default_handler
         destination, _ = find_stored(app.store.metadata, name, options, default_handler=default)
-    _run(app, f"store:{name}", destination, host=_host(destination), more={}, **given)
+    _run(app, ImageLocation(LocationKind.STORE, name), ImageLocation.parse(destination), more={}, **given)
 
 
 def _run(
     app: App,
-    source: str,
-    destination: str,
+    origin: ImageLocation,
+    target: ImageLocation,
     *,
-    host: str,
     more: dict[str, Any],
     handlers: tuple[str, ...],
     all_handlers: bool,
@@ -137,23 +132,25 @@ def _run(
     anonymous: bool,
     output: str,
 ) -> None:
-    from imagestore.store.copy.options import CopyOptions
-
     refuse_together(
         runtime_handler=handlers, all_handlers=all_handlers, platform=platform or None, all_platforms=all_platforms
     )
     if quiet and output == "json":
         raise click.UsageError("--quiet and --output json exclude each other")
-    app.missing = "refuse" if source.startswith("store:") else "make" if destination.startswith("store:") else "empty"
+    from_store, into_store = (place.kind is LocationKind.STORE for place in (origin, target))
+    app.missing = "refuse" if from_store else "make" if into_store else "empty"
     what = (handlers, all_handlers, platform, all_platforms, referrers)
     options = CopyOptions(*what, dry_run=dry_run, **more)
+    # Credentials from standard input are for the last of the places that is a registry.
+    registries = [place.name for place in (origin, target) if place.kind is LocationKind.REGISTRY]
+    host = Reference.parse(registries[-1]).host if registries else ""
     credentials = lookup(host, creds_stdin=creds_stdin, anonymous=anonymous, has_others=True)
     with (
         cancelled_by_signals(deadline_seconds=deadline) as token,
         observer_for("none" if quiet else progress) as observer,
     ):
         report = app.store.copy(
-            source, destination, options=options, credentials=credentials, observer=observer, cancel=token
+            str(origin), str(target), options=options, credentials=credentials, observer=observer, cancel=token
         )
     if quiet:
         print(report.target.digest)
@@ -165,59 +162,29 @@ def _run(
         _show(report)
 
 
-def _refuse_other_tools_places(source: str, destination: str) -> None:
+def _refuse_other_tools_places(origin: ImageLocation, target: ImageLocation) -> None:
     """Refuse what would be read otherwise than it was meant: files without a kind, and skopeo's ``oci:PATH:TAG``.
 
     Raises:
         click.UsageError: says how it is written here.
     """
-    from imagestore.store.copy.options import ImageLocation, LocationKind
-
-    for place, option in ((source, "--image"), (destination, "--name")):
-        found = ImageLocation.parse(place)
-        path = found.name
-        if found.kind is LocationKind.REGISTRY and (path.endswith(_ARCHIVES) or os.path.exists(path)):
+    for place, option in ((origin, "--image"), (target, "--name")):
+        path = place.name
+        if place.kind is LocationKind.REGISTRY and (path.endswith(_ARCHIVES) or os.path.exists(path)):
             meant = "oci" if os.path.isdir(path) else "oci-archive"
             raise click.UsageError(
                 f"'{path}' looks like a file, and means a repository of {Reference.parse(path).host}: "
                 f"write {meant}:{path}, or the repository with its host"
             )
         folder, colon, tag = path.rpartition(":")
-        if found.is_archive and colon and "/" not in tag and not os.path.exists(path):
-            form = found.kind.value
+        if place.is_archive and colon and "/" not in tag and not os.path.exists(path):
+            form = place.kind.value
             raise click.UsageError(
                 f"'{place}': the image's name is no part of a path here: write {form}:{folder} {option} REF"
             )
 
 
-def _refuse_useless(source: str, destination: str, *, image: str, name: str, replace: bool) -> None:
-    """Refuse options that would have no effect.
-
-    Raises:
-        click.UsageError: says for which places they are.
-    """
-    from imagestore.store.copy.options import ImageLocation, LocationKind
-
-    origin, target = ImageLocation.parse(source), ImageLocation.parse(destination)
-    if image and not origin.is_archive:
-        raise click.UsageError("--image is for a source that is an archive or a layout")
-    if name and not target.is_archive:
-        raise click.UsageError("--name is for a destination that is an archive or a layout")
-    if replace and target.kind is not LocationKind.STORE:
-        raise click.UsageError("--replace is for the store as destination")
-
-
-def _host(*places: str) -> str:
-    """The registry that credentials from standard input are for: that of the last place that has one."""
-    from imagestore.store.copy.options import ImageLocation, LocationKind
-
-    found = [each for each in map(ImageLocation.parse, places) if each.kind is LocationKind.REGISTRY]
-    return Reference.parse(found[-1].name).host if found else ""
-
-
 def _show(report: CopyReport) -> None:
-    from imagestore.store.archive.contents import ArchiveFormat
-
     verb = "would copy" if report.is_dry_run else "copied"
     shown = ", ".join(map(render.printable, report.platforms))
     print(f"{verb} {shown} to {render.printable(report.destination)}: {report.target.digest}")
@@ -229,7 +196,7 @@ def _show(report: CopyReport) -> None:
         sent = [blob for blob in report.blobs if blob.sent]
         mounted = sum(bool(blob.mounted_from) for blob in report.blobs)
         there = len(report.blobs) - len(sent) - mounted
-        is_written = report.destination.partition(":")[0] in {form.value for form in ArchiveFormat}
+        is_written = ImageLocation.parse(report.destination).is_archive
         did = "write" if is_written else "send"
         did = f"to {did}" if report.is_dry_run else "written" if is_written else "sent"
         already = "" if is_written else f", {mounted} mounted, {there} there already"

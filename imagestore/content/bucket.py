@@ -202,11 +202,11 @@ class Bucket:
             return bytes(self._obstore.get(self._quick, _OWNER, options=options).bytes()).decode("utf-8", "replace")
         return ""
 
-    def claim(self, owner: str) -> str:
-        """Write the owner's name into an empty prefix, once and for all; returns the name that is there.
+    def claim(self, owner: str, *, hint: str) -> None:
+        """Write the owner's name into an empty prefix, once and for all.
 
         Raises:
-            PreconditionError: there are blobs and no name.
+            PreconditionError: the prefix is another store's (the hint says what to do), or has blobs and no name.
         """
         mode = "create"
         for left in range(_CLAIMS, -1, -1):
@@ -221,7 +221,8 @@ class Bucket:
             mode = self._try_to_claim(owner, mode if left > 1 else "overwrite")
         if not found:
             raise ContentUnavailableError(f"{self.url}: its owner was written, and isn't there")
-        return found
+        if found != owner:
+            raise PreconditionError(f"{self.url}: belongs to another store ({found[:40]!r})", hint=hint)
 
     def _try_to_claim(self, owner: str, mode: str) -> str:
         """Write the owner's name; returns how to write it the next time, if it isn't there then."""

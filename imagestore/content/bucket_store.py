@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.bucket_content import BucketContent
-from imagestore.content.staged import is_right
+from imagestore.content.bucket import Bucket
+from imagestore.content.staged import StagedContent, is_right
 from imagestore.errors import AlreadyExistsError, ContentNotFoundError, StoreError
 from imagestore.util.cancel import CancelToken
 from imagestore.util.file_locks import FileLock
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MOST_NAME_BYTES: Final = 200
 
 
-class BucketContentStore(BucketContent):
+class BucketContentStore(StagedContent):
     """A ContentStore over a bucket; thread-safe, for any number of processes of this machine.
 
     Args:
@@ -39,8 +39,10 @@ class BucketContentStore(BucketContent):
     """
 
     def __init__(self, settings: BucketSettings, folder: Path) -> None:
-        super().__init__(settings, folder)
-        self._claim(
+        self._bucket = Bucket(settings)
+        self._bucket.check()
+        super().__init__(self._bucket.url, folder)
+        self._bucket.claim(
             _name_in(folder),
             hint="give this store a prefix of its own; if the other one is lost, and this one has its records,"
             f" write that name to {folder / 'name'}",

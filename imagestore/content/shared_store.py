@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import ContentInfo, Deleted
 from imagestore.content.blob_files import is_name
-from imagestore.content.bucket_content import BucketContent
+from imagestore.content.bucket import Bucket
 from imagestore.content.shared_objects import SharedObjects
-from imagestore.content.staged import is_right, nothing
+from imagestore.content.staged import StagedContent, is_right, nothing
 from imagestore.errors import ContentNotFoundError, IntegrityError, SizeMismatchError
 from imagestore.util.cancel import CancelToken
 
@@ -37,7 +37,7 @@ _LOOKS: Final = 3
 _DAMAGED_HINT: Final = "'imagestore check' finds what else is damaged, 'imagestore repair' fetches it again"
 
 
-class SharedContentStore(BucketContent):
+class SharedContentStore(StagedContent):
     """A ContentStore over a bucket and an index, shared by any number of machines; thread-safe.
 
     Args:
@@ -49,10 +49,12 @@ class SharedContentStore(BucketContent):
     """
 
     def __init__(self, settings: BucketSettings, folder: Path, index: ObjectIndex, *, owner: str) -> None:
-        super().__init__(settings, folder)
+        self._bucket = Bucket(settings)
+        self._bucket.check()
+        super().__init__(self._bucket.url, folder)
         self._index = index
         self._objects = SharedObjects(self._bucket, index)
-        self._claim(owner, hint="give this store a prefix of its own, or use the database of its store")
+        self._bucket.claim(owner, hint="give this store a prefix of its own, or use the database of its store")
 
     def find(self, digest: Digest) -> ContentInfo | None:
         """As info(), but None where the blob isn't there."""

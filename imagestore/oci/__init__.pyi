@@ -1,4 +1,5 @@
 from . import grammar as grammar
+from . import layout as layout
 from . import media_types as media_types
 from .decode import MAX_DOCUMENT_BYTES as MAX_DOCUMENT_BYTES
 from .decode import limit_of as limit_of

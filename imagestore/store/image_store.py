@@ -497,31 +497,16 @@ class ImageStore:
 
         ``archive`` is the path of a file (replaced when complete) or a new folder, or ``-`` for standard output. By
         default it is an OCI archive with the default handler's images. Raises what
-        :meth:`imagestore.store.archive.exporting.ExportWork.run` raises.
+        :meth:`imagestore.store.archive.exporting.export` raises.
         """
         with self._parts.loading():
             from imagestore.store.archive import exporting, source
 
-        chosen, default = options or exporting.ExportOptions(), self.config.default_handler
-        path = source.path_of(archive)
+        chosen, path = options or exporting.ExportOptions(), source.path_of(archive)
         self._refuse_own_files(path)
-        for handler in chosen.runtime_handlers:
-            self._parts.known_handler(handler)
-        records = exporting.find_records(self.metadata, names, chosen, default_handler=default)
-        wanted, platform = None, self._parts.platform(chosen.platform or None)
-        if platform is not None:
-            wanted = platform, self.config.handler_platform(default, host=self.host, explicit=platform).matcher
+        heard = observer or self._parts.observer
         with self._parts.operation(cancel, observer) as token:
-            work = exporting.ExportWork(
-                records=records,
-                options=chosen,
-                platform=wanted,
-                content=self.content,
-                metadata=self.metadata,
-                observer=observer or self._parts.observer,
-                cancel=token,
-            )
-            return work.run(path)
+            return exporting.export(self._parts, names, path, chosen, heard, token)
 
     def _refuse_own_files(self, path: str) -> None:
         """An archive that replaces the store's database or a blob would destroy the images it is made from."""
@@ -548,7 +533,7 @@ class ImageStore:
         """
         if not destination:
             with self._parts.loading():
-                from imagestore.store.copy.copying import find_stored
+                from imagestore.store.copy.opening import find_stored
                 from imagestore.store.copy.options import CopyOptions
 
             default, chosen = self.config.default_handler, options or CopyOptions()
@@ -573,7 +558,7 @@ class ImageStore:
             source: a reference means its registry; ``store:NAME`` this store, ``oci:FOLDER`` a layout,
                 ``oci-archive:FILE`` and ``docker-archive:FILE`` an archive.
             destination: the same; in the store and in a registry it is the name that the image gets.
-            options: whose manifests; by default the default handler's alone.
+            options: whose manifests; by default all from one registry into another, else the default handler's alone.
 
         Raises:
             InvalidReferenceError, InvalidInputError: a place can't be read, or the two don't go together.
@@ -582,23 +567,14 @@ class ImageStore:
             RegistryError, IntegrityError, DocumentError, StoreError: it failed on the way.
         """
         with self._parts.loading():
-            from imagestore.store.copy.copying import CopyWork
-            from imagestore.store.copy.into_store import copy_here
-            from imagestore.store.copy.options import CopyOptions, ImageLocation, LocationKind
+            from imagestore.store.copy.copying import copy
+            from imagestore.store.copy.options import CopyOptions, ImageLocation
 
-        parts, chosen, heard = self._parts, options or CopyOptions(), observer or self._parts.observer
         origin, target = ImageLocation.parse(source), ImageLocation.parse(destination)
-        platform = self._parts.platform(chosen.platform or None)
-        if target.kind is LocationKind.STORE:
-            return copy_here(parts, origin, target.name, chosen, credentials, heard, cancel)
         if target.is_archive:
             self._refuse_own_files(target.name)
-        for handler in chosen.runtime_handlers:
-            self._parts.known_handler(handler)
-        with self._parts.operation(cancel, heard) as token:
-            client = parts.client(heard, credentials)
-            work = CopyWork(parts=parts, client=client, options=chosen, platform=platform, observer=heard, cancel=token)
-            return work.run(origin, target)
+        heard = observer or self._parts.observer
+        return copy(self._parts, origin, target, options or CopyOptions(), credentials, heard, cancel)
 
     def unpack(
         self,

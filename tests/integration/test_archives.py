@@ -12,7 +12,7 @@ import pytest
 
 from imagestore import Digest, ExportOptions, ImportOptions
 from imagestore.errors import ContentNotFoundError, DocumentError
-from imagestore.store.archive import layout
+from imagestore.oci import layout
 from imagestore.store.archive.contents import ArchiveFormat
 from imagestore.store.archive.exporting import ExportShape
 from imagestore.testing import build_image, build_index, layer

@@ -13,22 +13,20 @@ from __future__ import annotations
 import contextlib
 import functools
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from imagestore.errors import InvalidInputError
-from imagestore.oci import rendering
+from imagestore.oci import layout, rendering
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest, Verifier
 from imagestore.oci.image_config import config_of
 from imagestore.oci.media_types import Kind
-from imagestore.store.archive import layout
-from imagestore.store.archive.compressions import compression_of, decompressed
+from imagestore.store.archive.compressions import compression_of, plain
 from imagestore.store.archive.writing import BLOB_MODE, FILE_MODE, Member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
-    from imagestore.content.api import ContentStore
     from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
     from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 
     #: Gives the bytes behind a descriptor in pieces; their end is an error if they aren't what it says.
     Read = Callable[[Descriptor], Generator[bytes]]
-
-_PIECE: Final = 1024 * 1024
 
 
 def layout_members(images: Sequence[ExportedImage], read: Read) -> list[Member]:
@@ -76,21 +72,6 @@ def layout_files(blobs: Iterable[Descriptor], entries: Iterable[Descriptor], rea
     ]
     mark, index = layout.render_mark(), rendering.render_index(entries)
     return [*files, Member.of(layout.MARK, mark), Member.of(layout.INDEX, index)]
-
-
-def verified(descriptor: Descriptor, content: ContentStore) -> Generator[bytes]:
-    """A blob's bytes in pieces of at most 1 MiB.
-
-    Raises:
-        ContentNotFoundError: it isn't in the store.
-        IntegrityError: at the end, if they are not what the descriptor says.
-    """
-    verifier = Verifier(descriptor.digest, descriptor.size, what=f"content {descriptor.digest} at rest")
-    with content.open(descriptor.digest) as blob:
-        while piece := blob.read(_PIECE):
-            verifier.update(piece)
-            yield piece
-    verifier.finish()
 
 
 def _entry(image: ExportedImage) -> Descriptor:
@@ -170,11 +151,7 @@ def _add_docker_image(manifest: Manifest, files: dict[str, Member], read: Read, 
 def _docker_layer(name: str, layer: Descriptor, diff_id: Digest, read: Read, cancel: CancelToken) -> Member:
     def _pieces() -> Iterator[bytes]:
         verifier = Verifier(diff_id, what=f"layer {layer.digest} uncompressed")
-        packed = read(layer)
-        what = f"layer {layer.digest}"
-        with contextlib.closing(
-            decompressed(packed, kind, what=what, check=cancel.check) if kind else packed
-        ) as pieces:
+        with contextlib.closing(plain(read(layer), what=f"layer {layer.digest}", check=cancel.check)) as pieces:
             for piece in pieces:
                 cancel.check()
                 verifier.update(piece)
@@ -183,6 +160,6 @@ def _docker_layer(name: str, layer: Descriptor, diff_id: Digest, read: Read, can
 
     # By the bytes: labels on layers are wrong now and then.
     with contextlib.closing(read(layer)) as beginning:
-        kind = compression_of(next(beginning, b"")[:8])
-    size = sum(len(piece) for piece in _pieces()) if kind else layer.size
+        is_packed = bool(compression_of(next(beginning, b"")))
+    size = sum(len(piece) for piece in _pieces()) if is_packed else layer.size
     return Member(name, size, FILE_MODE, _pieces, layer)

@@ -250,9 +250,10 @@ def plain(
     check: Callable[[], None],
     window_bytes: int = MOST_WINDOW_BYTES,
 ) -> Generator[bytes]:
-    """The bytes, decompressed if they are compressed.
+    """The bytes, decompressed if they are compressed, and then in pieces of at most 1 MiB.
 
-    Whoever doesn't read to the end closes the generator: others may wait for its decoder (see decompressed()).
+    A window of more than 128 MiB is read by one stream of this process at a time. So whoever doesn't read to the end
+    closes the generator: others may wait for its decoder.
 
     Args:
         check: called often, also while nothing comes out; what it raises ends the work.
@@ -269,33 +270,13 @@ def plain(
         head += piece
         if len(head) >= HEAD_BYTES:
             break
-    kind = compression_of(head)
-    chained = _chained(head, pieces)
-    yield from decompressed(chained, kind, what=what, check=check, window_bytes=window_bytes) if kind else chained
-
-
-def decompressed(
-    pieces: Iterator[bytes],
-    kind: str,
-    *,
-    what: str,
-    check: Callable[[], None],
-    window_bytes: int = MOST_WINDOW_BYTES,
-) -> Generator[bytes]:
-    """Decompress, in pieces of at most 1 MiB.
-
-    A window of more than 128 MiB is read by one stream of this process at a time.
-
-    Args:
-        kind: see compression_of().
-        check, window_bytes: see plain().
-
-    Raises:
-        DocumentError: the data is damaged, cut off, or followed by something else, or has a larger window.
-    """
+    kind, chained = compression_of(head), _chained(head, pieces)
+    if not kind:
+        yield from chained
+        return
     with _Turn(check) as turn:
         make = functools.partial(_decoder_of, kind, turn, window_bytes)
-        yield from _decoded(pieces, make, kind, what, check)
+        yield from _decoded(chained, make, kind, what, check)
 
 
 def _decoded(

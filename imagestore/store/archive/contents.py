@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ContentNotFoundError, DocumentError, SizeMismatchError
+from imagestore.oci import layout
 from imagestore.oci.decode import limit_of
 from imagestore.oci.digest import verify
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
-from imagestore.store.archive import foreign_layers, layout
-from imagestore.store.archive.compressions import decompressed
+from imagestore.store.archive import foreign_layers
+from imagestore.store.archive.compressions import plain
 from imagestore.store.archive.source import first_in, read, size_of
 from imagestore.util.files import StreamReader
 from imagestore.util.text import cut
@@ -68,13 +69,13 @@ class ArchiveOrigin:
     Attributes:
         places: file name by digest.
         made: documents that the archive's format implies, by digest.
-        packed: compression of files whose content is the blob without it, by digest; their sizes were judged before.
+        packed: digests of blobs whose files are compressed; their sizes were judged before.
     """
 
     source: Source
     places: Mapping[Digest, str]
     made: Mapping[Digest, bytes] = field(default_factory=dict, hash=False)
-    packed: Mapping[Digest, str] = field(default_factory=dict, hash=False)
+    packed: Collection[Digest] = field(default=(), hash=False)
 
     def has(self, digest: Digest) -> bool:
         """Whether there is content that claims this digest."""
@@ -101,15 +102,15 @@ class ArchiveOrigin:
         offset: int,
         avoid: Collection[str],
         cancel: CancelToken,
-    ) -> ArchiveTransfer:
+    ) -> PieceTransfer:
         """A blob from ``offset`` on."""
         self.check(descriptor)
-        place, kind = self._place(descriptor), self.packed.get(descriptor.digest)
-        if kind is None:
-            return ArchiveTransfer(self.source.chunks(place, offset), offset)
+        place = self._place(descriptor)
+        if descriptor.digest not in self.packed:
+            return PieceTransfer(self.source.chunks(place, offset), offset)
         # What isn't kept as it is can only be read from its start.
         what = self._what(descriptor)
-        return ArchiveTransfer(decompressed(self.source.chunks(place), kind, what=what, check=cancel.check), 0)
+        return PieceTransfer(plain(self.source.chunks(place), what=what, check=cancel.check), 0)
 
     def check(self, descriptor: Descriptor) -> None:
         """Check what can be checked without reading: that a blob is there and has the promised size.
@@ -143,21 +144,21 @@ class ArchiveOrigin:
         return f"{self.source.what}: {descriptor.kind.value} {descriptor.digest}{platform}"
 
 
-class ArchiveTransfer(StreamReader):
-    """The bytes of a blob from ``start`` on."""
+class PieceTransfer(StreamReader):
+    """The bytes of a blob from ``start`` on, which come in pieces."""
 
     def __init__(self, pieces: Iterator[bytes], start: int) -> None:
         super().__init__(pieces)
         self.start = start
         self.hosts: Collection[str] = ()
-        self._source = pieces
+        self.pieces = pieces
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if hasattr(self._source, "close"):
-            self._source.close()
+        if hasattr(self.pieces, "close"):
+            self.pieces.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,14 @@ from imagestore.errors import (
     InvalidReferenceError,
     NotFoundError,
 )
-from imagestore.oci import media_types
+from imagestore.oci import layout, media_types
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_variants
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest, Verifier, new_hash
 from imagestore.oci.image_config import ImageConfig
 from imagestore.oci.reference import Reference
-from imagestore.store.archive import foreign_layers, layout, tar
-from imagestore.store.archive.compressions import compression_of, decompressed
+from imagestore.store.archive import foreign_layers, tar
+from imagestore.store.archive.compressions import compression_of, plain
 from imagestore.store.archive.contents import ArchiveContents, ArchiveOrigin, grouped
 from imagestore.store.archive.index_survey import survey
 from imagestore.store.archive.source import read
@@ -166,7 +166,7 @@ class _ImageReader:
         #: See ArchiveOrigin.
         self.places: dict[Digest, str] = {}
         self.made: dict[Digest, bytes] = {}
-        self.packed: dict[Digest, str] = {}
+        self.packed: set[Digest] = set()
 
     def target(self, saved: SavedImage) -> Descriptor:
         """The descriptor of an image's manifest, which is made."""
@@ -178,8 +178,8 @@ class _ImageReader:
             place, layer = self._place_of(name, diff_id, saved.foreign.get(diff_id))
             self._layers[place, diff_id] = layer
             self.places[layer.digest] = place
-            if layer.digest == diff_id and (kind := _compression(source, place)):
-                self.packed[diff_id] = kind
+            if layer.digest == diff_id and _compression(source, place):
+                self.packed.add(diff_id)
             layers.append(layer)
         manifest = layout.render_docker_manifest(config, layers)
         digest = Digest.of(manifest)
@@ -232,9 +232,7 @@ class _ImageReader:
                 yield piece
 
         verifier = Verifier(diff_id, what=f"{what} uncompressed")
-        with contextlib.closing(
-            decompressed(_hashed(), kind, what=what, check=self._cancel.check) if kind else _hashed()
-        ) as pieces:
+        with contextlib.closing(plain(_hashed(), what=what, check=self._cancel.check)) as pieces:
             for piece in pieces:
                 verifier.update(piece)
         verifier.finish()

@@ -9,6 +9,7 @@ Content is leased before the export checks whether it exists, and hashed again w
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 from dataclasses import dataclass
@@ -18,14 +19,15 @@ from imagestore.errors import ContentNotFoundError, ImageNotFoundError, InvalidI
 from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
 from imagestore.store import leases, record_lookup
-from imagestore.store.archive.archive_members import docker_members, layout_members, verified
+from imagestore.store.archive.archive_members import docker_members, layout_members
 from imagestore.store.archive.contents import ArchiveFormat
 from imagestore.store.archive.index_survey import ExportedImage, survey
 from imagestore.store.archive.writing import write_folder, write_tar
+from imagestore.store.image_source import in_store
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from imagestore.content.api import ContentStore
     from imagestore.events import Observer
@@ -34,9 +36,10 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.platforms import Matcher, Platform
-    from imagestore.store.archive.archive_members import Read
     from imagestore.store.archive.index_survey import SurveyedManifest
+    from imagestore.store.image_source import ImageSource
     from imagestore.store.leases import HeldLease
+    from imagestore.store.parts import StoreParts
     from imagestore.util.cancel import CancelToken
 
 
@@ -92,7 +95,7 @@ def find_records(
     """
     found: dict[str, dict[str, ImageRecord]] = {}
     for name in names:
-        records = record_lookup.by_name(metadata, name) or record_lookup.by_id(metadata, name)
+        records = record_lookup.by_name_or_id(metadata, name)
         handlers = {handler or default_handler for handler in options.runtime_handlers}
         if handlers:
             records = [record for record in records if record.handler in handlers]
@@ -119,7 +122,7 @@ def write_archive(
     path: str,
     form: ArchiveFormat,
     images: Sequence[ExportedImage],
-    read: Read,
+    origin: ImageSource,
     *,
     observer: Observer,
     cancel: CancelToken,
@@ -128,10 +131,12 @@ def write_archive(
 
     Args:
         path: the destination; ``-`` for standard output.
+        origin: has their content.
 
     Raises:
         InvalidInputError, PreconditionError, AlreadyExistsError: the place can't be written; nothing stays.
     """
+    read = functools.partial(origin.pieces, cancel=cancel)
     if form is ArchiveFormat.DOCKER_ARCHIVE:
         members = docker_members(images, read, cancel=cancel)
     else:
@@ -140,52 +145,71 @@ def write_archive(
     return write(path, members, observer=observer, cancel=cancel)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportWork:
-    """One export.
+@contextlib.contextmanager
+def stored_images(
+    parts: StoreParts, names: Iterable[str], options: ExportOptions, *, purpose: str, cancel: CancelToken
+) -> Iterator[tuple[ExportedImage, ...]]:
+    """What the store has of images, under a lease for a block of work.
+
+    Args:
+        purpose: the first part of the lease's id.
+
+    Raises:
+        UnknownRuntimeHandlerError, InvalidPlatformError, ImageNotFoundError: as find_records(), or an option is wrong.
+        InvalidInputError: one name has different content under several handlers.
+        NoMatchingManifestError: the store has nothing for the wanted platform.
+        ContentNotFoundError, IntegrityError: the store was damaged from outside.
+    """
+    for handler in options.runtime_handlers:
+        parts.known_handler(handler)
+    default, wanted = parts.config.default_handler, None
+    records = find_records(parts.metadata, names, options, default_handler=default)
+    platform = parts.platform(options.platform or None)
+    if platform is not None:
+        wanted = platform, parts.config.handler_platform(default, host=parts.host, explicit=platform).matcher
+    with leases.held_to_read(parts.metadata, purpose=purpose) as held:
+        chooser = _StoredChooser(options, wanted, parts.content, held, cancel)
+        yield tuple(chooser.image(Reference.parse(name), found) for name, found in records.items())
+
+
+def export(
+    parts: StoreParts, names: Iterable[str], path: str, options: ExportOptions, observer: Observer, cancel: CancelToken
+) -> ExportReport:
+    """Write images of the store into an archive.
+
+    Args:
+        path: see write_archive().
+
+    Raises:
+        ImageStoreError: as stored_images() and write_archive().
+    """
+    with stored_images(parts, names, options, purpose="export", cancel=cancel) as images:
+        origin = in_store(parts.content, cancel)
+        size = write_archive(path, options.format, images, origin, observer=observer, cancel=cancel)
+    return ExportReport(images, size)
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredChooser:
+    """Chooses what the archive gets of each image.
 
     Attributes:
-        records: the images' records by reference, the preferred handler's first.
         platform: the one wanted and its matcher, or None.
     """
 
-    records: dict[str, list[ImageRecord]]
     options: ExportOptions
     platform: tuple[Platform, Matcher] | None
     content: ContentStore
-    metadata: MetadataStore
-    observer: Observer
+    held: HeldLease
     cancel: CancelToken
 
-    def run(self, path: str) -> ExportReport:
-        """Write the archive.
-
-        Args:
-            path: see write_archive().
-
-        Raises:
-            InvalidInputError: one name has different content under several handlers.
-            NoMatchingManifestError: the store has nothing for the wanted platform.
-            ContentNotFoundError, IntegrityError: the store was damaged from outside.
-        """
-        with leases.held_to_read(self.metadata, purpose="export") as held:
-            images = self.images(held)
-            read = functools.partial(verified, content=self.content)
-            size = write_archive(path, self.options.format, images, read, observer=self.observer, cancel=self.cancel)
-        return ExportReport(images, size)
-
-    def images(self, held: HeldLease) -> tuple[ExportedImage, ...]:
-        """What is exported, put under a lease."""
-        return tuple(self._image(Reference.parse(name), found, held) for name, found in self.records.items())
-
-    def _image(self, reference: Reference, records: Sequence[ImageRecord], held: HeldLease) -> ExportedImage:
+    def image(self, reference: Reference, records: Sequence[ImageRecord]) -> ExportedImage:
+        """What it gets of one, by its records, the preferred handler's first."""
         documents = Documents(self.content, None, None, self.cancel)
         surveys: dict[Digest, tuple[SurveyedManifest, ...]] = {}
         for record in records:
             if record.target.digest not in surveys:
-                surveys[record.target.digest] = survey(
-                    record.target, documents, lambda wanted: self._held(wanted, held)
-                )
+                surveys[record.target.digest] = survey(record.target, documents, self._look)
         chosen = self._chosen(reference, records, surveys)
         targets = {each.chain[0].digest: each.chain[0] for each in chosen if each.chain}
         targets |= {each.descriptor.digest: each.descriptor for each in chosen if not each.chain}
@@ -203,7 +227,6 @@ class ExportWork:
             reference=reference,
             target=target,
             manifests=tuple(chosen),
-            platforms=tuple(each.label for each in chosen if not each.descriptor.is_attestation),
             left_out=tuple(each.label for each in everything if each not in chosen),
         )
 
@@ -239,6 +262,6 @@ class ExportWork:
             )
         return min(fitting, key=lambda pair: matcher.sort_key(pair[1]))[0]
 
-    def _held(self, wanted: Collection[Descriptor], held: HeldLease) -> set[Digest]:
-        held.hold([each.digest for each in wanted])
+    def _look(self, wanted: Collection[Descriptor]) -> set[Digest]:
+        self.held.hold([each.digest for each in wanted])
         return {each.digest for each in wanted if each.digest.is_verifiable and self.content.exists(each.digest)}

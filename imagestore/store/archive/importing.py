@@ -28,6 +28,8 @@ from imagestore.errors import (
 from imagestore.events import Noticed, Resolved
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.index import Index
+from imagestore.oci.layout import DOCKER_MANIFEST as _MANIFEST
+from imagestore.oci.layout import INDEX as _INDEX
 from imagestore.oci.media_types import OCI_INDEX
 from imagestore.oci.select import select
 from imagestore.platforms import format_all
@@ -36,8 +38,6 @@ from imagestore.store.archive import import_names, source
 from imagestore.store.archive.docker_archive import DockerManifestComparison
 from imagestore.store.archive.import_content import ContentImporter, ImportPlan
 from imagestore.store.archive.index_survey import survey
-from imagestore.store.archive.layout import DOCKER_MANIFEST as _MANIFEST
-from imagestore.store.archive.layout import INDEX as _INDEX
 from imagestore.store.archive.oci_layout import image_finders
 from imagestore.store.image import Image
 from imagestore.store.pull.choice import ManifestChooser, for_each_handler
@@ -50,21 +50,17 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from imagestore.config import Config, HandlerPlatform
-    from imagestore.content.api import ContentStore
+    from imagestore.config import HandlerPlatform
     from imagestore.errors import ImageStoreError
     from imagestore.events import Observer
-    from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
-    from imagestore.platforms import Platform
     from imagestore.store.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
     from imagestore.store.archive.index_survey import SurveyedManifest
     from imagestore.store.archive.source import Source
     from imagestore.store.parts import StoreParts
     from imagestore.store.pull.choice import Choice
-    from imagestore.store.pull.verify import ImageVerifier
     from imagestore.util.cancel import CancelToken
 
     FindImages = Callable[[Source, CancelToken], ArchiveContents]
@@ -111,20 +107,31 @@ class ImportReport:
     unused_bytes: int
 
 
-def handlers_for(
-    config: Config, options: ImportOptions, *, host: Platform, platform: Platform | None
-) -> dict[str, HandlerPlatform]:
+def handlers_for(parts: StoreParts, options: ImportOptions) -> dict[str, HandlerPlatform]:
     """The handlers whose matchers choose, with their platforms.
-
-    Args:
-        platform: instead of the handlers' own, or None.
 
     Raises:
         UnknownRuntimeHandlerError: one of them isn't configured.
+        InvalidPlatformError: the options' can't be read.
     """
+    config, platform = parts.config, parts.platform(options.platform or None)
     chosen = config.handlers if options.all_handlers else options.runtime_handlers or ("",)
     names = dict.fromkeys(config.handler(name).name for name in chosen)
-    return {name: config.handler_platform(name, host=host, explicit=platform) for name in names}
+    return {name: config.handler_platform(name, host=parts.host, explicit=platform) for name in names}
+
+
+def opened_archive(
+    parts: StoreParts, archive: str | os.PathLike[str], cancel: CancelToken
+) -> contextlib.AbstractContextManager[Source]:
+    """An archive, open for a block of work; what can't be read at any place goes through the store's disk.
+
+    Raises:
+        InvalidInputError, DocumentError, StoreFullError: it can't be opened, or is none.
+    """
+    # What can't be read at any place is copied twice by an import: there must be room for both.
+    room = parts.content.free_bytes() // 2
+    path = source.path_of(archive)
+    return source.opened(path, scratch=parts.content.scratch, limit_bytes=room, cancel=cancel)
 
 
 @contextlib.contextmanager
@@ -141,25 +148,17 @@ def opened(
         UnknownRuntimeHandlerError, InvalidPlatformError: an option names what isn't there.
         InvalidInputError, StoreError: the archive can't be opened, or the store has no room.
     """
-    content, chosen = parts.content, options or ImportOptions()
-    platform = parts.platform(chosen.platform or None)
-    handlers = handlers_for(parts.config, chosen, host=parts.host, platform=platform)
-    content.check_room()
-    # An archive that can't be read at any place is copied twice: there must be room for both.
-    room = content.free_bytes() // 2
-    with (
-        parts.operation(cancel, observer) as token,
-        source.opened(source.path_of(archive), scratch=content.scratch, limit_bytes=room, cancel=token) as files,
-    ):
+    chosen = options or ImportOptions()
+    handlers = handlers_for(parts, chosen)
+    parts.content.check_room()
+    with parts.operation(cancel, observer) as token, opened_archive(parts, archive, token) as files:
         yield ImportWork(
+            parts=parts,
             source=files,
             handlers=handlers,
             options=chosen,
-            content=content,
-            metadata=parts.metadata,
             observer=observer or parts.observer,
             cancel=token,
-            verifier=parts.verifier,
         )
         # What can't be pulled again.
         parts.metadata.keep_copy(at_once=True)
@@ -174,14 +173,12 @@ class ImportWork:
         is_strict: whether an image of another platform than wanted is never taken.
     """
 
+    parts: StoreParts
     source: Source
     handlers: Mapping[str, HandlerPlatform]
     options: ImportOptions
-    content: ContentStore
-    metadata: MetadataStore
     observer: Observer
     cancel: CancelToken
-    verifier: ImageVerifier
     is_strict: bool = False
 
     def run(self) -> ImportReport:
@@ -245,13 +242,13 @@ class ImportWork:
                 fault = f"has indexes, manifests and configs that take more than {MAX_DOCUMENTS_BYTES} bytes"
                 raise DocumentError(self.source.what, [f"{fault}; import some of its images at a time"])
         for name, target in dict.fromkeys((plan.record.reference, plan.choice.target) for plan in plans):
-            self.verifier.verify(name, target, cancel=self.cancel)
+            self.parts.verifier.verify(name, target, cancel=self.cancel)
         self._check_free(plans, contents.origin)
         return self._report(self._bring(plans, contents.origin), plans, contents.origin)
 
     def _plans(self, reference: Reference, image: ArchiveImage, origin: ArchiveOrigin) -> list[ImportPlan]:
         """What each handler gets; of all handlers, those for which there is nothing are only noted."""
-        documents = Documents(self.content, origin, reference, self.cancel)
+        documents = Documents(self.parts.content, origin, reference, self.cancel)
 
         def _plan(handler: str) -> ImportPlan:
             chooser = ManifestChooser(str(reference), handler, self.handlers[handler], self.observer)
@@ -311,44 +308,43 @@ class ImportWork:
         return tuple(each for each in found if each.is_complete and each.descriptor.digest != choice.chosen.digest)
 
     def _at_hand(self, wanted: Collection[Descriptor], origin: ArchiveOrigin) -> set[Digest]:
-        return {each.digest for each in wanted if origin.has(each.digest) or self.content.exists(each.digest)}
+        return {each.digest for each in wanted if origin.has(each.digest) or self.parts.content.exists(each.digest)}
 
     def _check_content(self, plan: ImportPlan, origin: ArchiveOrigin) -> None:
         """What the archive lacks may be in the store already; what it has must have the size that is promised."""
         for descriptor in plan.blobs:
             if not descriptor.digest.is_verifiable:
                 raise InvalidDigestError(f"{origin.source.what}: {descriptor.digest}: this algorithm can't be verified")
-            if origin.has(descriptor.digest) or not self.content.exists(descriptor.digest):
+            if origin.has(descriptor.digest) or not self.parts.content.exists(descriptor.digest):
                 origin.check(descriptor)
 
     def _bring(self, plans: list[ImportPlan], origin: ArchiveOrigin) -> tuple[ImageRecord, ...]:
         everything = {each.digest: each for plan in plans for each in (*plan.documents, *plan.blobs)}
+        content, metadata = self.parts.content, self.parts.metadata
         with (
-            leases.held(self.metadata, purpose="import") as held,
-            undone_on_failure(
-                self.metadata, self.content, held, tuple(everything.values()), self.content.sizes(everything)
-            ),
+            leases.held(metadata, purpose="import") as held,
+            undone_on_failure(metadata, content, held, tuple(everything.values()), content.sizes(everything)),
         ):
-            importer = ContentImporter(self.content, origin, self.observer, held, self.cancel)
+            importer = ContentImporter(content, origin, self.observer, held, self.cancel)
             importer.lease(everything)
             for plan in plans:
-                remove_damaged(self.content, plan.reader.take_damaged())
+                remove_damaged(content, plan.reader.take_damaged())
             importer.store(each for plan in plans for each in plan.wanted)
             for plan in plans:
                 plan.reader.check_stored_layers(plan.choice.manifest)
-            make_names_durable(self.content, everything.values())
+            make_names_durable(content, everything.values())
             reach("import-record")
             with held.recording([plan.key for plan in plans]):
-                check_present(self.content, everything.values(), what=self.source.what)
+                check_present(content, everything.values(), what=self.source.what)
                 # A pull may have taken the name since.
                 here = self._check_free(plans, origin)
-                return self.metadata.images.put_many(
+                return metadata.images.put_many(
                     [(self._joined(plan, here.get(plan.key)), plan.edges) for plan in plans]
                 )
 
     def _check_free(self, plans: Iterable[ImportPlan], origin: ArchiveOrigin) -> Mapping[tuple[str, str], ImageRecord]:
         """Check that no name would be moved that may not be, and return the records of these names that are here."""
-        here = self.metadata.images.get_many([plan.key for plan in plans])
+        here = self.parts.metadata.images.get_many([plan.key for plan in plans])
         records = (plan.record for plan in plans)
         import_names.check_free(here, records, origin.has, may_replace=self.options.replace)
         return here
@@ -359,12 +355,12 @@ class ImportWork:
         if current is None or current.target.digest != record.target.digest:
             return record
         counted = {each.digest for each in (*plan.documents, *plan.blobs)}
-        return holding(record, current.roots, counted, self.content, self.metadata)
+        return holding(record, current.roots, counted, self.parts.content, self.parts.metadata)
 
     def _report(self, records: tuple[ImageRecord, ...], plans: list[ImportPlan], origin: ArchiveOrigin) -> ImportReport:
         used = {each.digest for plan in plans for each in (*plan.documents, *plan.blobs)}
         sizes = origin.source.sizes()
         # A link or a pipe under such a name has no size.
         unused = [sizes.get(place, 0) for digest, place in origin.places.items() if digest not in used]
-        images = tuple(Image(record, self.content) for record in records)
+        images = tuple(Image(record, self.parts.content) for record in records)
         return ImportReport(images, len(unused), sum(unused))

@@ -32,7 +32,6 @@ class ExportedImage:
         reference: canonical.
         target: what it leads to in the archive.
         manifests: the manifests that are in it.
-        platforms: theirs, in text form.
         left_out: platforms that the image has, but not in this archive.
         referrers: manifests that refer to it and go along.
     """
@@ -40,9 +39,13 @@ class ExportedImage:
     reference: Reference
     target: Descriptor
     manifests: tuple[SurveyedManifest, ...]
-    platforms: tuple[str, ...]
-    left_out: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
     referrers: tuple[SurveyedManifest, ...] = ()
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """The platforms of the manifests that are in it, in text form."""
+        return tuple(each.label for each in self.manifests if not each.descriptor.is_attestation)
 
 
 @dataclass(frozen=True, slots=True)

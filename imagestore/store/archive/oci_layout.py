@@ -6,10 +6,10 @@ found by the digest in their names and believed only when their bytes have it. S
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, IntegrityError, InvalidDigestError, InvalidReferenceError
+from imagestore.oci import layout
 from imagestore.oci.decode import MAX_INDEX_BYTES, decode
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
@@ -17,7 +17,7 @@ from imagestore.oci.index import Index
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
 from imagestore.oci.referrers import fallback_tag, subject_of
-from imagestore.store.archive import docker_archive, layout
+from imagestore.store.archive import docker_archive
 from imagestore.store.archive.contents import NAMELESS, ArchiveContents, ArchiveOrigin, grouped
 from imagestore.store.archive.source import read, size_of
 from imagestore.util.text import counted
@@ -32,7 +32,6 @@ _MAX_MARK_BYTES: Final = 4096
 _SYSTEM_FOLDERS: Final = frozenset({"bin", "dev", "etc", "lib", "proc", "root", "sbin", "sys", "usr", "var"})
 #: Folders at the top that make a file system of it.
 _ENOUGH: Final = 2
-_OLD_DOCKER_LAYER: Final = re.compile(r"[a-f0-9]{64}/layer\.tar")
 _SHOWN: Final = 100
 _IMAGES: Final = (Kind.INDEX, Kind.MANIFEST)
 
@@ -63,22 +62,16 @@ def image_finders(source: Source) -> list[Callable[[Source, CancelToken], Archiv
 
 
 def _recognized_by_names(names: Collection[str]) -> str:
-    """What an archive with these files is, that is no image archive; empty when that isn't known.
+    """What an archive with these files is, which is no image archive; empty when that isn't known.
 
     >>> _recognized_by_names(["image/oci-layout", "image/index.json"])
     "it has an OCI layout in its folder 'image': import that one"
     """
-    if not names:
-        return "it has no files"
     for name in names:
         above, _, last = name.rpartition("/")
         if above and last in (layout.MARK, layout.DOCKER_MANIFEST):
             form = "an OCI layout" if last == layout.MARK else "a docker-archive"
             return f"it has {form} in its folder {above[:_SHOWN]!r}: import that one"
-    if any(_OLD_DOCKER_LAYER.fullmatch(name) for name in names):
-        return "it is what Docker before 1.10 saved, a form without digests: save the image again with today's tools"
-    if layout.INDEX in names or any(name.startswith(f"{layout.BLOBS}/") for name in names):
-        return f"it is like an OCI layout, but for the missing {layout.MARK!r}"
     tops = {name.partition("/")[0] for name in names}
     if len(tops & _SYSTEM_FOLDERS) >= _ENOUGH:
         return "it is a file system, as 'docker export' and layers are, and no image: use 'docker save'"

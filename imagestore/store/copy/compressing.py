@@ -16,15 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.oci import media_types
+from imagestore.oci import layout, media_types
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest, new_hash
 from imagestore.oci.manifest import Manifest
-from imagestore.store.archive import layout
 from imagestore.store.archive.compressions import compression_of
-from imagestore.store.archive.contents import ArchiveTransfer
+from imagestore.store.archive.contents import PieceTransfer
 from imagestore.store.archive.index_survey import SurveyedManifest
-from imagestore.store.copy.sources import CopySource
+from imagestore.store.image_source import ImageSource
 from imagestore.store.pull.sources import Documents
 from imagestore.util.disk_errors import translated
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from imagestore.oci.reference import Reference
     from imagestore.registry.blobs import Transfer
+    from imagestore.store.archive.index_survey import ExportedImage
     from imagestore.store.pull.sources import Origin
     from imagestore.util.cancel import CancelToken
 
@@ -53,13 +53,13 @@ _OCI: Final = {
 }
 
 
-def made_manifest(source: CopySource) -> Manifest | None:
+def made_manifest(image: ExportedImage) -> Manifest | None:
     """The manifest of an image that has no other one than what was made for a docker-archive's; None otherwise.
 
     It has exactly the bytes that are made at an import, with a layer that registries don't take.
     """
-    manifests = source.image.manifests
-    if len(manifests) != 1 or manifests[0].descriptor.digest != source.image.target.digest:
+    manifests = image.manifests
+    if len(manifests) != 1 or manifests[0].descriptor.digest != image.target.digest:
         return None
     found = manifests[0].manifest
     if found is None or not _CHANGED.intersection(layer.media_type for layer in found.layers):
@@ -69,9 +69,15 @@ def made_manifest(source: CopySource) -> Manifest | None:
 
 @contextlib.contextmanager
 def compressed(
-    source: CopySource, made: Manifest, scratch: Path, *, is_oci: bool, cancel: CancelToken
-) -> Iterator[CopySource]:
-    """An image with its plain layers in gzip, for a block of work.
+    image: ExportedImage,
+    source: ImageSource,
+    made: Manifest,
+    scratch: Path,
+    *,
+    is_oci: bool,
+    cancel: CancelToken,
+) -> Iterator[tuple[ExportedImage, ImageSource]]:
+    """An image with its plain layers in gzip, for a block of work, and where it is read from.
 
     Args:
         made: its manifest, from made_manifest().
@@ -85,7 +91,7 @@ def compressed(
     plain = {layer.digest: layer for layer in made.layers if layer.media_type == media_types.DOCKER_LAYER}
     if any(_is_compressed(source, layer, cancel) for layer in plain.values()):
         # No tar in spite of its type: not from a docker-archive.
-        yield source
+        yield image, source
         return
     with contextlib.ExitStack() as stack:
         with translated("write a temporary file", scratch):
@@ -101,22 +107,24 @@ def compressed(
         raw = layout.render_docker_manifest(config, layers, media_type)
         target = Descriptor(media_type, Digest.of(raw), len(raw))
         origin = _PackedOrigin(source.origin, {packed[digest].digest: file for digest, file in files.items()})
-        documents = Documents(None, origin, source.image.reference, cancel)
+        documents = Documents(None, origin, source.reference, cancel)
         documents.remember(target, raw)
-        platform = source.image.manifests[0].platform
+        platform = image.manifests[0].platform
         found = SurveyedManifest(target, (), Manifest.parse(raw, media_type=media_type), platform, ())
-        image = replace(source.image, target=target, manifests=(found,))
-        yield CopySource(image, documents, origin, referrers=source.referrers)
+        yield (
+            replace(image, target=target, manifests=(found,)),
+            ImageSource(source.reference, origin, documents, source.referrers),
+        )
 
 
-def _is_compressed(source: CopySource, layer: Descriptor, cancel: CancelToken) -> bool:
+def _is_compressed(source: ImageSource, layer: Descriptor, cancel: CancelToken) -> bool:
     head = memoryview(bytearray(64))
     with source.open(layer, 0, cancel=cancel) as transfer:
         return bool(compression_of(bytes(head[: transfer.readinto(head)])))
 
 
 def _packed(
-    source: CopySource,
+    source: ImageSource,
     plain: Mapping[Digest, Descriptor],
     files: Mapping[Digest, IO[bytes]],
     scratch: Path,
@@ -135,7 +143,7 @@ def _packed(
             raise
 
 
-def _pack(source: CopySource, layer: Descriptor, file: IO[bytes], scratch: Path, cancel: CancelToken) -> Descriptor:
+def _pack(source: ImageSource, layer: Descriptor, file: IO[bytes], scratch: Path, cancel: CancelToken) -> Descriptor:
     packer, packed, size = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_WINDOW), new_hash("sha256"), 0
 
     def _keep(data: bytes) -> int:
@@ -171,7 +179,7 @@ class _PackedOrigin:
         file = self.files.get(descriptor.digest)
         if file is None:
             return self.inner.blob(reference, descriptor, offset=offset, avoid=avoid, cancel=cancel)
-        return ArchiveTransfer(_pieces(file, offset), offset)
+        return PieceTransfer(_pieces(file, offset), offset)
 
 
 def _pieces(file: IO[bytes], offset: int) -> Iterator[bytes]:

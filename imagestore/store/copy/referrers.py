@@ -1,8 +1,8 @@
 """What refers to an image (signatures, bills of materials): found where the image is, and written as an OCI layout.
 
 A referrer is a manifest whose ``subject`` is the image's index or manifest, or another referrer (OCI image-spec 1.1,
-manifest.md, and distribution-spec 1.1, "Listing Referrers"). A registry lists them; ``layout_referrers`` finds those of
-a layout, ``stored_referrers`` those of the store.
+manifest.md, and distribution-spec 1.1, "Listing Referrers"). A registry lists them; ``archive.layout_referrers`` finds
+those of a layout, ``stored_referrers`` those of the store.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, InvalidInputError, NotFoundError
 from imagestore.events import Noticed
+from imagestore.oci import layout
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.media_types import Kind
 from imagestore.oci.referrers import subject_of
-from imagestore.store.archive import layout
 from imagestore.store.archive.archive_members import layout_files
-from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest
+from imagestore.store.archive.index_survey import SurveyedManifest
 from imagestore.store.archive.writing import write_folder
-from imagestore.store.copy.sources import CopySource
-from imagestore.store.pull.sources import Documents
+from imagestore.store.image_source import in_registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from imagestore.events import Observer
     from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
     from imagestore.oci.reference import Reference
     from imagestore.registry.client import RegistryClient
+    from imagestore.store.archive.index_survey import ExportedImage
+    from imagestore.store.image_source import ImageSource
+    from imagestore.store.pull.sources import Documents
     from imagestore.util.cancel import CancelToken
 
 #: Documents that may refer to one image, those that refer to them included.
@@ -63,19 +65,14 @@ class Referrer:
         return SurveyedManifest(self.descriptor, (), self.manifest, None, ())
 
 
-def referrers_of(source: CopySource, *, observer: Observer) -> tuple[Referrer, ...]:
+def referrers_of(image: ExportedImage, source: ImageSource, *, observer: Observer) -> tuple[Referrer, ...]:
     """What refers to an image that is about to be copied: to its target, and to each of its manifests.
 
     Raises:
-        InvalidInputError: it comes from a docker-archive, or from the store, which doesn't have them.
         ImageStoreError: as find_referrers().
     """
-    image = source.image
-    if source.referrers is None:
-        raise no_referrers(str(image.reference))
     subjects = (image.target.digest, *(found.descriptor.digest for found in image.manifests))
-    found = find_referrers(source.referrers, str(image.reference), subjects, source.documents, observer=observer)
-    return tuple(found)
+    return tuple(find_referrers(source, subjects, observer=observer))
 
 
 def no_referrers(what: str) -> InvalidInputError:
@@ -86,40 +83,31 @@ def no_referrers(what: str) -> InvalidInputError:
     )
 
 
-def find_referrers(
-    listed: Callable[[Digest], Sequence[Descriptor]],
-    what: str,
-    subjects: Iterable[Digest],
-    documents: Documents,
-    *,
-    observer: Observer,
-) -> Iterator[Referrer]:
+def find_referrers(source: ImageSource, subjects: Iterable[Digest], *, observer: Observer) -> Iterator[Referrer]:
     """What refers to some documents, and to what refers to them, each once, subjects first.
 
     Args:
-        listed: lists what refers to one document.
         subjects: digests of the documents.
 
     Raises:
-        InvalidInputError: the store doesn't have them.
+        InvalidInputError: the source is a docker-archive, or the store, which doesn't have them.
         RegistryError, IntegrityError, DocumentError, NotFoundError: a list or a manifest can't be had, or there are too
             many. One that is listed and isn't there any more is left out.
     """
+    if source.referrers is None:
+        raise no_referrers(str(source.reference))
+    documents = source.documents
     pending = deque(dict.fromkeys(subjects))
     seen = set(pending)
     while pending:
         subject = pending.popleft()
-        for entry in listed(subject):
+        for entry in source.referrers(subject):
             if entry.digest in seen:
                 continue
             seen.add(entry.digest)
             if len(seen) > _MAX_REFERRERS:
-                raise DocumentError(what, [f"more than {_MAX_REFERRERS} documents refer to it"])
-            if entry.kind is not Kind.MANIFEST:
-                observer(Noticed(f"referrer {entry.digest} is no manifest and is left out"))
-                continue
-            bare = _bare(entry)
-            manifest = _read(bare, documents, observer)
+                raise DocumentError(str(source.reference), [f"more than {_MAX_REFERRERS} documents refer to it"])
+            bare, manifest = _bare(entry), _read(entry, documents, observer)
             if manifest is None:
                 continue
             raw = documents.raw(bare)
@@ -155,27 +143,24 @@ def fetch_referrers(
         AlreadyExistsError, InvalidInputError, PreconditionError: the folder can't be written.
         RegistryError, IntegrityError, DocumentError, OperationCancelledError: something can't be fetched.
     """
-    documents = Documents(None, client, reference, cancel)
-    for entry in entries:
-        if entry.kind is not Kind.MANIFEST:
-            observer(Noticed(f"referrer {entry.digest} is no manifest and is left out"))
-    wanted = [bare for bare in map(_bare, entries) if bare.kind is Kind.MANIFEST]
-    found = [(bare, _read(bare, documents, observer)) for bare in wanted]
+    source = in_registry(client, reference, cancel)
+    found = [(_bare(entry), _read(entry, source.documents, observer)) for entry in entries]
     manifests = [(bare, manifest) for bare, manifest in found if manifest is not None]
-    source = CopySource(ExportedImage(reference, entries[0], (), (), ()), documents, client)
-    read = functools.partial(source.pieces, cancel=cancel)
     blobs = {each.digest: each for bare, manifest in manifests for each in (bare, *manifest.children)}
     listed = [_described(bare, manifest) for bare, manifest in manifests]
-    files = layout_files(blobs.values(), listed, read)
+    files = layout_files(blobs.values(), listed, functools.partial(source.pieces, cancel=cancel))
     return write_folder(folder, files, observer=observer, cancel=cancel)
 
 
-def _read(bare: Descriptor, documents: Documents, observer: Observer) -> Manifest | None:
-    """A listed manifest; None if it isn't there any more. A list under a tag names what was deleted since."""
+def _read(entry: Descriptor, documents: Documents, observer: Observer) -> Manifest | None:
+    """A listed manifest; None if it is none, or isn't there any more: a list under a tag names what was deleted."""
+    if entry.kind is not Kind.MANIFEST:
+        observer(Noticed(f"referrer {entry.digest} is no manifest and is left out"))
+        return None
     try:
-        return documents.manifest(bare)
+        return documents.manifest(_bare(entry))
     except NotFoundError as error:
-        observer(Noticed(f"referrer {bare.digest} is listed, is not there and is left out ({error})"))
+        observer(Noticed(f"referrer {entry.digest} is listed, is not there and is left out ({error})"))
         return None
 
 

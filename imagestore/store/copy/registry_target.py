@@ -17,8 +17,7 @@ from imagestore.events import Noticed
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.media_types import Kind
 from imagestore.oci.referrers import subject_of
-from imagestore.store.copy.options import CopiedBlob, CopyReport
-from imagestore.store.copy.referrers import referrers_of
+from imagestore.store.copy.options import CopiedBlob
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,8 +28,10 @@ if TYPE_CHECKING:
     from imagestore.oci.reference import Reference
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.push import RepositoryWriter
+    from imagestore.store.archive.index_survey import ExportedImage
     from imagestore.store.copy.options import CopyOptions
-    from imagestore.store.copy.sources import CopySource
+    from imagestore.store.copy.referrers import Referrer
+    from imagestore.store.image_source import ImageSource
     from imagestore.store.pull.sources import Documents
     from imagestore.util.cancel import CancelToken
 
@@ -59,18 +60,16 @@ class RegistryTarget:
     observer: Observer
     cancel: CancelToken
 
-    def run(self, source: CopySource) -> CopyReport:
-        """Copy.
+    def write(self, image: ExportedImage, source: ImageSource, referrers: Sequence[Referrer]) -> tuple[CopiedBlob, ...]:
+        """See Target.
 
         Raises:
             PreconditionError: no host of the registry may be pushed to.
             InvalidInputError: the registry doesn't take an index without all its manifests.
         """
-        image = source.image
         wanted = self.reference.digest
         if wanted is not None and wanted != image.target.digest:
             raise DigestMismatchError(str(self.reference), expected=str(wanted), actual=str(image.target.digest))
-        referrers = referrers_of(source, observer=self.observer) if self.options.referrers else ()
         manifests = [found.manifest for found in image.manifests if found.manifest is not None]
         everything = [*manifests, *(each.manifest for each in referrers)]
         blobs = _sent_blobs(everything)
@@ -81,30 +80,22 @@ class RegistryTarget:
             writer = self.client.writer(self.reference, cancel=token)
             done = self._copied(source, writer, blobs, token)
             if not self.options.dry_run:
-                self._write_documents(source, writer)
+                self._write_documents(image, source, writer)
                 for subject, found in itertools.groupby(referrers, lambda each: each.subject):
                     writer.referrers(subject, [(each.descriptor, each.raw) for each in found])
-        return CopyReport(
-            destination=str(self.reference),
-            target=image.target,
-            platforms=image.platforms,
-            left_out=image.left_out,
-            blobs=done,
-            referrers=len(referrers),
-            is_dry_run=self.options.dry_run,
-        )
+        return done
 
     def _copied(
         self,
-        source: CopySource,
+        source: ImageSource,
         writer: RepositoryWriter,
         blobs: Sequence[Descriptor],
         token: CancelToken,
         *,
         mounts: bool = True,
     ) -> tuple[CopiedBlob, ...]:
-        origin = source.image.reference
-        is_same = mounts and source.registry is not None and origin.host == self.reference.host
+        origin = source.reference
+        is_same = mounts and source.is_registry and origin.host == self.reference.host
         mount_from = origin.path if is_same and origin.path != self.reference.path else ""
 
         def _copy(blob: Descriptor) -> CopiedBlob:
@@ -129,17 +120,20 @@ class RegistryTarget:
                 raise
             return tuple(step.result() for step in steps)
 
-    def _write_documents(self, source: CopySource, writer: RepositoryWriter) -> None:
-        image = source.image
+    def _write_documents(self, image: ExportedImage, source: ImageSource, writer: RepositoryWriter) -> None:
         below = {found.descriptor.digest: found.descriptor for found in image.manifests}
         if self.options.keeps_index:
             below |= _listed_first({index for found in image.manifests for index in found.chain}, source.documents)
         below.pop(image.target.digest, None)
-        for descriptor in below.values():
-            self._write(source, writer, descriptor, "")
-        self._write(source, writer, image.target, self.reference.tag)
+        for descriptor, tag in (*((each, "") for each in below.values()), (image.target, self.reference.tag)):
+            try:
+                self._write(source, writer, descriptor, tag)
+            except RegistryError as error:
+                if descriptor.kind is Kind.INDEX and image.left_out and error.status in _REFUSALS:
+                    raise self._lacking(image.left_out, writer.host, error) from error
+                raise
 
-    def _write(self, source: CopySource, writer: RepositoryWriter, descriptor: Descriptor, tag: str) -> None:
+    def _write(self, source: ImageSource, writer: RepositoryWriter, descriptor: Descriptor, tag: str) -> None:
         raw = source.documents.raw(descriptor)
         subject = subject_of(raw, f"{descriptor.kind.value} {descriptor.digest}")
         pauses = iter(_PAUSES if descriptor.kind is Kind.MANIFEST else ())
@@ -148,7 +142,6 @@ class RegistryTarget:
                 writer.manifest(descriptor, raw, tag=tag, subject=subject)
                 return
             except RegistryError as error:
-                self._explain(source, writer, descriptor, error)
                 pause = next(pauses, None) if _BLOB_UNKNOWN in error.said else None
                 if pause is None:
                     raise
@@ -159,16 +152,12 @@ class RegistryTarget:
             with self.cancel.child() as token:
                 self._copied(source, writer, blobs, token, mounts=False)
 
-    def _explain(
-        self, source: CopySource, writer: RepositoryWriter, descriptor: Descriptor, error: RegistryError
-    ) -> None:
-        left_out = source.image.left_out
-        if descriptor.kind is Kind.INDEX and left_out and error.status in _REFUSALS:
-            raise InvalidInputError(
-                f"{self.reference}: {writer.host} doesn't take an index without all its manifests; {len(left_out)} are "
-                f"left out: {', '.join(left_out[:10])} ({error})",
-                hint="copy all of them with --all-platforms, or one manifest alone with --platform or one handler",
-            ) from error
+    def _lacking(self, left_out: Sequence[str], host: str, error: RegistryError) -> InvalidInputError:
+        return InvalidInputError(
+            f"{self.reference}: {host} doesn't take an index without all its manifests; {len(left_out)} are "
+            f"left out: {', '.join(left_out[:10])} ({error})",
+            hint="copy all of them with --all-platforms, or one manifest alone with --platform or one handler",
+        )
 
 
 def _sent_blobs(manifests: Iterable[Manifest]) -> list[Descriptor]:

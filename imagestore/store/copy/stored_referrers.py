@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
     from imagestore.store.copy.referrers import Referrer
-    from imagestore.store.pull.sources import Origin
+    from imagestore.store.image_source import ImageSource
+    from imagestore.store.parts import StoreParts
     from imagestore.util.cancel import CancelToken
 
 _REFERRER: Final = f"{REFERENCE}.referrer."
@@ -75,13 +76,11 @@ class StoredReferrers:
 
 
 def keep_referrers(
+    parts: StoreParts,
     subjects: Collection[Digest],
     found: Sequence[Referrer],
-    origin: Origin,
-    reference: Reference,
+    source: ImageSource,
     *,
-    content: ContentStore,
-    metadata: MetadataStore,
     observer: Observer,
     cancel: CancelToken,
 ) -> None:
@@ -95,6 +94,7 @@ def keep_referrers(
         RegistryError, IntegrityError, NotFoundError, StoreError, OperationCancelledError: the image stays as it is,
             without these referrers.
     """
+    content, metadata = parts.content, parts.metadata
     documents = {each.bare.digest: each.bare for each in found}
     blobs = {child.digest: child for each in found for child in each.manifest.children}
     everything = tuple((blobs | documents).values())
@@ -104,7 +104,7 @@ def keep_referrers(
         undone_on_failure(metadata, content, held, everything, held.here),
         content.small_blobs(cancel) as small_blobs,
     ):
-        fetcher = Fetcher(content, origin, reference, observer, held.renew, small_blobs)
+        fetcher = Fetcher(content, source.origin, source.reference, observer, held.renew, small_blobs)
         fetcher.check(everything, held.here)
         with fetcher.pipeline(cancel) as pipeline:
             for each in found:
@@ -112,7 +112,7 @@ def keep_referrers(
             pipeline.receive(fetch_order(blobs.values()))
         make_names_durable(content, everything)
         with metadata.exclusive():
-            check_present(content, everything, what=str(reference))
+            check_present(content, everything, what=str(source.reference))
             for digest, labels in _labels(subjects, found).items():
                 metadata.graph.label_content(digest, {**metadata.graph.content_labels(digest), **labels})
 

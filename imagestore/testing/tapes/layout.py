@@ -1,25 +1,29 @@
 """Tapes to and from OCI image layouts (image-spec 1.1, image-layout.md).
 
-Entries of ``index.json`` carry the tag as ``org.opencontainers.image.ref.name`` and the full reference as
-``io.containerd.image.name``, as other tools do. What comes in is verified, and only regular files are read.
+Entries of ``index.json`` are named as in an export. What comes in is verified, and only regular files are read.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import (
-    ContentNotFoundError,
-    DocumentError,
-    ImageStoreError,
-    InvalidDigestError,
-    InvalidReferenceError,
+from imagestore.errors import ContentNotFoundError, DocumentError, ImageStoreError, InvalidReferenceError
+from imagestore.oci import (
+    Descriptor,
+    Digest,
+    Index,
+    Kind,
+    Manifest,
+    Reference,
+    grammar,
+    layout,
+    media_types,
+    render_index,
+    verify,
 )
-from imagestore.oci import Digest, Reference, grammar, media_types, verify
 from imagestore.testing.builders.bodies import FileBody
 from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.tapes.blob_folder import BlobFolder
@@ -29,9 +33,6 @@ from imagestore.util.files import write_whole
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LAYOUT: Final = b'{"imageLayoutVersion":"1.0.0"}'
-_TAG_KEY: Final = "org.opencontainers.image.ref.name"
-_NAME_KEY: Final = "io.containerd.image.name"
 _MAX_DOCUMENT: Final = 8 << 20
 
 
@@ -40,21 +41,21 @@ def tape_to_layout(tape: Tape, blobs: BlobFolder, folder: str) -> int:
 
     Raises:
         ContentNotFoundError: a body is missing.
+        DocumentError: an index in it can't be read.
         ImageStoreError: the folder has a layout already.
     """
-    if os.path.exists(os.path.join(folder, "index.json")):
+    if os.path.exists(os.path.join(folder, layout.INDEX)):
         raise ImageStoreError(f"layout {folder}: exists already; nothing was written", hint="name another folder")
-    out = BlobFolder(os.path.join(folder, "blobs"))
+    out = BlobFolder(os.path.join(folder, layout.BLOBS))
     os.makedirs(out.root, exist_ok=True)
     computed = tape.synthetic_bodies()
-    entries: list[dict[str, object]] = []
+    entries: list[Descriptor] = []
     for repository in (*tape.repositories, *recorded_repositories(tape)):
         for content in (*repository.manifests, *repository.blobs):
             out.put(computed.get(content.digest) or blobs.open(content.digest), content.digest)
-        entries += _entries(repository, blobs)
-    index = {"schemaVersion": 2, "mediaType": media_types.OCI_INDEX, "manifests": entries}
-    write_whole(os.path.join(folder, "oci-layout"), _LAYOUT)
-    write_whole(os.path.join(folder, "index.json"), json.dumps(index, indent=2).encode())
+        entries += _entries(repository, out)
+    write_whole(os.path.join(folder, layout.MARK), layout.render_mark())
+    write_whole(os.path.join(folder, layout.INDEX), render_index(entries))
     return len(entries)
 
 
@@ -80,36 +81,24 @@ def recorded_repositories(tape: Tape) -> list[TapeRepository]:
     return [replace(one, blobs=tuple(bodies.values())) for one in found.values()]
 
 
-def _entries(repository: TapeRepository, blobs: BlobFolder) -> list[dict[str, object]]:
+def _entries(repository: TapeRepository, blobs: BlobFolder) -> Iterator[Descriptor]:
     by_digest = {one.digest: one for one in repository.manifests}
-    out: list[dict[str, object]] = []
     for tag, digest in sorted(repository.tags.items()):
-        content = by_digest[digest]
-        name = f"{repository.host}/{repository.path}:{tag}"
-        out.append(_entry(content) | {"annotations": {_TAG_KEY: tag, _NAME_KEY: name}})
+        yield _entry(by_digest[digest], Reference(repository.host, repository.path, tag))
     # What has no tag and is in no index (a referrer, say) would not be found again.
-    named = set(repository.tags.values()) | _members(repository, blobs)
+    named = set(repository.tags.values())
+    for content in repository.manifests:
+        if media_types.kind(content.media_type) is Kind.INDEX:
+            raw = b"".join(blobs.open(content.digest).chunks())
+            named |= {one.digest for one in Index.parse(raw, what=str(content.digest)).manifests}
     for content in sorted(repository.manifests):
         if content.digest not in named:
-            name = f"{repository.host}/{repository.path}@{content.digest}"
-            out.append(_entry(content) | {"annotations": {_NAME_KEY: name}})
-    return out
+            yield _entry(content, Reference(repository.host, repository.path, digest=content.digest))
 
 
-def _members(repository: TapeRepository, blobs: BlobFolder) -> set[Digest]:
-    """Manifests that an index of the repository lists."""
-    found: set[Digest] = set()
-    for content in repository.manifests:
-        if media_types.kind(content.media_type) is media_types.Kind.INDEX and content.size <= _MAX_DOCUMENT:
-            document = _decode(b"".join(blobs.open(content.digest).chunks()), str(content.digest))
-            listed = document.get("manifests")
-            members = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-            found |= {_pointer(one, str(content.digest))[0] for one in members}
-    return found
-
-
-def _entry(content: TapeContent) -> dict[str, object]:
-    return {"mediaType": content.media_type, "digest": str(content.digest), "size": content.size}
+def _entry(content: TapeContent, reference: Reference) -> Descriptor:
+    names = layout.name_annotations(reference)
+    return Descriptor(content.media_type, content.digest, content.size, annotations=names)
 
 
 def layout_to_tape(folder: str, blobs: BlobFolder, *, name: str, about: str = "") -> Tape:
@@ -138,41 +127,37 @@ def check_layout(folder: str, source: BlobFolder | None = None) -> None:
 def _read_layout(
     folder: str, blobs: BlobFolder | None, default: Reference, source: BlobFolder | None = None
 ) -> dict[tuple[str, str], TapeRepository]:
-    source = source or BlobFolder(os.path.join(folder, "blobs"))
+    source = source or BlobFolder(os.path.join(folder, layout.BLOBS))
     what = f"layout {folder}"
-    _regular(os.path.join(folder, "oci-layout"), what)
-    with open(_regular(os.path.join(folder, "index.json"), what), "rb") as file:
-        index = _decode(file.read(_MAX_DOCUMENT + 1), what)
+    _regular(os.path.join(folder, layout.MARK), what)
+    index = Index.parse(_document(os.path.join(folder, layout.INDEX), what), what=what)
     found: dict[tuple[str, str], TapeRepository] = {}
-    for entry in _children(index):
+    for entry in index.manifests:
         reference = _reference_of(entry, default)
         place = (reference.host, reference.path)
         known = found.get(place) or TapeRepository(*place)
-        digest, _ = _pointer(entry, what)
         manifests = {one.digest: one for one in known.manifests}
         parts = {one.digest: one for one in known.blobs}
-        if not source.has(digest):
-            raise ContentNotFoundError(f"{what}: index.json names {digest}, which is not in its blobs")
+        if not source.has(entry.digest):
+            raise ContentNotFoundError(f"{what}: {layout.INDEX} names {entry.digest}, which is not in its blobs")
         _walk(entry, source, blobs, manifests, parts)
-        tags = dict(known.tags) | ({reference.tag: digest} if reference.tag else {})
+        tags = dict(known.tags) | ({reference.tag: entry.digest} if reference.tag else {})
         found[place] = replace(known, tags=tags, manifests=tuple(manifests.values()), blobs=tuple(parts.values()))
     return found
 
 
-def _reference_of(entry: dict[str, object], default: Reference) -> Reference:
-    annotations = entry.get("annotations")
-    marks = annotations if isinstance(annotations, dict) else {}
-    full, tag = marks.get(_NAME_KEY), marks.get(_TAG_KEY)
-    if isinstance(full, str):
+def _reference_of(entry: Descriptor, default: Reference) -> Reference:
+    tag = entry.annotations.get(layout.REF_KEY, "")
+    if layout.NAME_KEY in entry.annotations:
         try:
-            return Reference.parse(full)
+            return Reference.parse(entry.annotations[layout.NAME_KEY])
         except InvalidReferenceError:
-            tag = None
-    return replace(default, tag=tag if isinstance(tag, str) and grammar.TAG.fullmatch(tag) else "")
+            tag = ""
+    return replace(default, tag=tag if grammar.TAG.fullmatch(tag) else "")
 
 
 def _walk(
-    entry: dict[str, object],
+    entry: Descriptor,
     source: BlobFolder,
     blobs: BlobFolder | None,
     manifests: dict[Digest, TapeContent],
@@ -182,12 +167,12 @@ def _walk(
     open_entries = [entry]
     while open_entries:
         one = open_entries.pop()
-        digest, media_type = _pointer(one, "layout")
+        digest = one.digest
         if digest in manifests or digest in parts:
             continue
-        is_document = media_types.kind(media_type) in (media_types.Kind.INDEX, media_types.Kind.MANIFEST)
+        is_document = one.kind in (Kind.INDEX, Kind.MANIFEST)
         if not source.has(digest):
-            if is_document or one.get("urls"):
+            if is_document or one.urls:
                 continue
             raise ContentNotFoundError(f"layout: {digest} is not in its blobs, but a manifest in it needs it")
         path = _regular(source.path(digest), "layout")
@@ -197,44 +182,23 @@ def _walk(
                 blobs.put(body, digest)
             parts[digest] = TapeContent(digest, body.size)
             continue
-        with open(path, "rb") as file:
-            data = file.read(_MAX_DOCUMENT + 1)
+        data = _document(path, str(digest))
         verify(data, digest)
         if blobs is not None:
             blobs.put(data, digest)
-        manifests[digest] = TapeContent(digest, len(data), media_type)
-        open_entries += _children(_decode(data, str(digest)))
+        manifests[digest] = TapeContent(digest, len(data), one.media_type)
+        if one.kind is Kind.INDEX:
+            open_entries += Index.parse(data, media_type=one.media_type, what=str(digest)).manifests
+        else:
+            open_entries += Manifest.parse(data, media_type=one.media_type, what=str(digest)).children
 
 
-def _children(document: dict[str, object]) -> Iterator[dict[str, object]]:
-    for member in ("manifests", "layers"):
-        value = document.get(member)
-        yield from (one for one in (value if isinstance(value, list) else []) if isinstance(one, dict))
-    config = document.get("config")
-    if isinstance(config, dict):
-        yield config
-
-
-def _pointer(entry: dict[str, object], what: str) -> tuple[Digest, str]:
-    digest, media_type = entry.get("digest"), entry.get("mediaType")
-    if not isinstance(digest, str) or not isinstance(media_type, str):
-        raise DocumentError(what, ["an entry has no digest or no mediaType"])
-    try:
-        return Digest.parse(digest), media_type
-    except InvalidDigestError as problem:
-        raise DocumentError(what, [str(problem)]) from problem
-
-
-def _decode(data: bytes, what: str) -> dict[str, object]:
+def _document(path: str, what: str) -> bytes:
+    with open(_regular(path, what), "rb") as file:
+        data = file.read(_MAX_DOCUMENT + 1)
     if len(data) > _MAX_DOCUMENT:
         raise DocumentError(what, [f"longer than {_MAX_DOCUMENT} bytes"])
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as problem:
-        raise DocumentError(what, [f"not JSON: {problem}"]) from problem
-    if not isinstance(value, dict):
-        raise DocumentError(what, ["expected an object"])
-    return value
+    return data
 
 
 def _regular(path: str, what: str) -> str:

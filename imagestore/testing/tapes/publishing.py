@@ -24,7 +24,7 @@ from imagestore.errors import (
     ProtocolError,
     RegistryUnavailableError,
 )
-from imagestore.oci import Digest, Reference, Verifier
+from imagestore.oci import Digest, Reference, Verifier, layout
 from imagestore.testing.builders.bodies import FileBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.files import load_tape, save_text, tape_path
@@ -48,7 +48,7 @@ _PROBE_SECONDS: Final = 10.0
 # oras puts the answer into the text of a ValueError.
 _NOT_FOUND: Final = re.compile(r"(?i)\b404\b|not found|name_unknown|manifest_unknown")
 _TAPE_NAME: Final = "tape.toml"
-_LAYOUT_NAMES: Final = ("oci-layout", "index.json")
+_LAYOUT_NAMES: Final = (layout.MARK, layout.INDEX)
 
 
 def push_tape(path: str, target: str, *, is_plain_http: bool = False) -> None:

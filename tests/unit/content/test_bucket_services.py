@@ -39,20 +39,27 @@ def bucket_of(service: S3Service) -> Bucket:
 REFUSALS = [(400, "InvalidArgument"), (400, "NotImplemented"), (403, "AccessDenied"), (405, "MethodNotAllowed")]
 
 
+def refuses_another(service: S3Service) -> None:
+    with pytest.raises(PreconditionError, match=r"belongs to another store \('one'\)") as refused:
+        bucket_of(service).claim("two", hint="take another")
+    assert refused.value.hint == "take another"
+
+
 @pytest.mark.parametrize("refusal", [*REFUSALS, (409, "Conflict"), (412, "PreconditionFailed")])
 def test_a_prefix_is_claimed_without_conditional_writes(refusal: Refusal) -> None:
     def _refuse(method: str, _: str, headers: set[str]) -> Refusal:
         return refusal if method == "PUT" and "if-none-match" in headers else None
 
     with serving(S3Service(_refuse)) as service:
-        assert bucket_of(service).claim("one") == "one"
-        assert bucket_of(service).claim("two") == "one"
+        bucket_of(service).claim("one", hint="")
+        refuses_another(service)
     assert service.objects == {"prefix/owner": b"one"}
 
 
 def test_a_service_that_ignores_the_condition_keeps_the_first_owner() -> None:
     with serving(S3Service(ignored={"if-none-match"})) as service:
-        assert [bucket_of(service).claim(name) for name in ("one", "two")] == ["one", "one"]
+        bucket_of(service).claim("one", hint="")
+        refuses_another(service)
 
 
 def test_where_no_write_is_taken_the_services_word_is_told() -> None:
@@ -60,7 +67,7 @@ def test_where_no_write_is_taken_the_services_word_is_told() -> None:
         serving(S3Service(lambda method, *_: (403, "AccessDenied") if method == "PUT" else None)) as service,
         pytest.raises(PreconditionError, match=r"refuses the credentials \(AccessDenied: said <so>\)"),
     ):
-        bucket_of(service).claim("one")
+        bucket_of(service).claim("one", hint="")
 
 
 @pytest.mark.parametrize("refusal", [*REFUSALS, (400, "MalformedXML"), (404, "NoSuchKey")])

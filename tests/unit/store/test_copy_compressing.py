@@ -16,9 +16,8 @@ import pytest
 from imagestore import CopyOptions, Digest, ImageStore, ImportOptions, config
 from imagestore.errors import DigestMismatchError, IntegrityError
 from imagestore.events import Event
-from imagestore.oci import media_types
+from imagestore.oci import layout, media_types
 from imagestore.registry import connect
-from imagestore.store.archive import layout
 from imagestore.testing import Image, Layer, build_image, layer
 from tests.support.node import CONFIG, HOST
 from tests.unit.store.archive.making import saved_files, tar_of, write

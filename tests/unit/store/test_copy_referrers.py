@@ -13,9 +13,8 @@ import pytest
 from imagestore import CopyOptions, Descriptor, Digest
 from imagestore.errors import ContentNotFoundError, InvalidInputError
 from imagestore.events import Event
-from imagestore.oci import rendering
+from imagestore.oci import layout, rendering
 from imagestore.oci.referrers import fallback_tag
-from imagestore.store.archive import layout
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import Image, build_artifact, build_image, build_index
 from tests.support.node import HANDLERS, HYPERV, PROCESS, PYTHON, Node, node, python_image

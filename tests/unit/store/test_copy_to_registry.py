@@ -16,7 +16,7 @@ from imagestore.oci import media_types
 from imagestore.registry import Transfer, connect
 from imagestore.store.archive.index_survey import ExportedImage, survey
 from imagestore.store.copy.registry_target import RegistryTarget
-from imagestore.store.copy.sources import CopySource
+from imagestore.store.image_source import ImageSource
 from imagestore.store.pull.sources import Documents
 from imagestore.util.files import StreamReader
 
@@ -96,11 +96,11 @@ def copied(
     documents = Documents(None, source, NAME, token)
     root = Descriptor(target["mediaType"], Digest.parse(target["digest"]), target["size"])
     found = tuple(survey(root, documents, lambda wanted: [each.digest for each in wanted]))
-    image = ExportedImage(NAME, root, found, (), ())
+    image = ExportedImage(NAME, root, found)
     options, events = CopyOptions(all_platforms=True), list[Event]()
     with connect(transport=httpx.MockTransport(registry)) as client:
         copy = RegistryTarget(client, Reference.parse(name), options, events.append, token)
-        copy.run(CopySource(image, documents, source))
+        copy.write(image, ImageSource(NAME, source, documents), ())
     return events
 
 

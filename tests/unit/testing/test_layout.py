@@ -109,3 +109,14 @@ def test_a_bad_index_of_a_layout_is_refused(tmp_path: Path, blobs: BlobFolder, t
     (folder / "index.json").write_text(text)
     with pytest.raises(DocumentError):
         layout_to_tape(str(folder), blobs, name="x.example/y")
+
+
+def test_a_manifest_of_a_layout_that_is_none_is_refused(tmp_path: Path, blobs: BlobFolder) -> None:
+    folder = layout_of(tmp_path, blobs)
+    index = json.loads((folder / "index.json").read_text())
+    entry = index["manifests"][0]
+    digest = BlobFolder(str(folder / "blobs")).put(b'{"schemaVersion": 2, "layers": []}')
+    index["manifests"] = [{**entry, "digest": str(digest), "size": 34}]
+    (folder / "index.json").write_text(json.dumps(index))
+    with pytest.raises(DocumentError, match=f"{digest}.*config"):
+        layout_to_tape(str(folder), blobs, name="x.example/y")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from imagestore import Digest
-from imagestore.store.archive import layout
+from imagestore.oci import layout
 from imagestore.testing import Image, Layer
 from imagestore.testing.builders.images import render_descriptor
 

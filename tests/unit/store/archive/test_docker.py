@@ -8,7 +8,7 @@ import json
 import lzma
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,11 +27,11 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.events import Noticed
-from imagestore.oci import ImageConfig, media_types
-from imagestore.store.archive import layout
-from imagestore.store.archive.compressions import decompressed
+from imagestore.oci import ImageConfig, layout, media_types
+from imagestore.store.archive.compressions import plain as unpacking
 from imagestore.store.archive.contents import ArchiveFormat
 from imagestore.testing import Image, Layer, build_artifact, build_image, build_index, layer
+from imagestore.testing.builders.bodies import BytesBody
 from imagestore.util.cancel import never_cancelled
 from tests.support.node import PYTHON, Node, node, python_image, snapshot
 from tests.unit.store.archive.making import END, layout_files, member, saved_files, tar_of, write
@@ -73,11 +73,11 @@ def test_a_layer_that_images_share_is_unpacked_once(
 ) -> None:
     unpacked: list[str] = []
 
-    def counted(pieces: Iterator[bytes], kind: str, *, what: str, check: Callable[[], None]) -> Iterator[bytes]:
+    def counted(pieces: Iterator[bytes], *, what: str, check: Callable[[], None]) -> Generator[bytes]:
         unpacked.append(what)
-        return decompressed(pieces, kind, what=what, check=check)
+        return unpacking(pieces, what=what, check=check)
 
-    monkeypatch.setattr("imagestore.store.archive.docker_archive.decompressed", counted)
+    monkeypatch.setattr("imagestore.store.archive.docker_archive.plain", counted)
     files = saved(PACKED)
     entry = json.loads(files[layout.DOCKER_MANIFEST])[0]
     listed = [{**entry, "RepoTags": [f"a:{number}"]} for number in range(3)]
@@ -130,9 +130,9 @@ def test_empty_members_of_gzip_cost_what_they_are_long(tmp_path: Path) -> None:
             fed = max(fed, len(found))
             return found
 
-    pieces = iter([Counting(piece), piece[:7], piece[7:]])
-    assert b"".join(decompressed(pieces, "gzip", what="test", check=never_cancelled)) == b"texttext"
-    assert fed <= 32 * 1024
+    pieces = iter([empty, Counting(piece), piece[:7], piece[7:]])
+    assert b"".join(unpacking(pieces, what="test", check=never_cancelled)) == b"texttext"
+    assert fed <= 64 * 1024
 
 
 def test_a_tag_that_says_there_is_none_is_passed_over(here: Node, tmp_path: Path) -> None:
@@ -363,10 +363,23 @@ def test_compressed_archives_are_read_and_what_is_cut_off_stores_nothing(here: N
     assert image.id == built(PLAIN).manifests[0].config.digest
 
 
+@pytest.mark.parametrize("form", ["bzip2", "xz"])
+def test_a_layer_of_any_compression_is_exported_without_it(here: Node, tmp_path: Path, form: str) -> None:
+    """Whatever its type says of it."""
+    plain = b"".join(PLAIN[0].body.chunks())
+    packed = PACKERS[form](plain)
+    mislabelled = replace(PLAIN[0], body=BytesBody(packed), digest=Digest.of(packed), compression="gzip")
+    image = build_image("linux/amd64", layers=[mislabelled])
+    here.store.import_images(write(tmp_path / "a.tar", layout_files({"a:1": image})), options=KATA)
+    here.store.export_images(["a:1"], tmp_path / "out.tar", options=DOCKER)
+    with tarfile.open(tmp_path / "out.tar") as archive:
+        assert archive.extractfile(f"{PLAIN[0].diff_id.encoded}.tar").read() == plain  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("form", ["gzip", "bzip2", "xz", "zstd"])
 def test_what_is_unpacked_comes_in_bounded_pieces(form: str) -> None:
     packed = PACKERS[form](bytes(12 << 20))
-    sizes = [len(piece) for piece in decompressed(iter([packed]), form, what="test", check=never_cancelled)]
+    sizes = [len(piece) for piece in unpacking(iter([packed]), what="test", check=never_cancelled)]
     assert sum(sizes) == 12 << 20
     assert max(sizes) <= 1 << 20
 
@@ -375,7 +388,7 @@ def test_xz_that_needs_much_memory_is_refused() -> None:
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 29}]
     packed = lzma.compress(b"x", filters=filters)
     with pytest.raises(DocumentError, match="xz data with a window of more than 134217728 bytes"):
-        list(decompressed(iter([packed]), "xz", what="test", check=never_cancelled))
+        list(unpacking(iter([packed]), what="test", check=never_cancelled))
 
 
 def test_images_that_share_members_written_twice_are_imported(here: Node, tmp_path: Path) -> None:

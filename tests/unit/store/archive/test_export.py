@@ -27,9 +27,8 @@ from imagestore.errors import (
     UnknownRuntimeHandlerError,
 )
 from imagestore.events import BlobAdvanced
-from imagestore.oci import Index, rendering
+from imagestore.oci import Index, layout, rendering
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
-from imagestore.store.archive import layout
 from imagestore.store.archive.contents import ArchiveFormat
 from imagestore.store.archive.exporting import ExportShape
 from imagestore.testing import Entry, build_artifact, build_image, build_index
@@ -324,7 +323,7 @@ def test_damage_is_noticed_and_no_archive_appears(here: Node, tmp_path: Path, op
     path.chmod(0o644)
     path.write_bytes(bytes(path.stat().st_size))
     (tmp_path / "out").mkdir()
-    with pytest.raises(DigestMismatchError, match="at rest"):
+    with pytest.raises(DigestMismatchError, match="layer sha256:"):
         here.store.export_images([PYTHON], tmp_path / "out" / "a", options=options)
     assert list((tmp_path / "out").iterdir()) == []
     assert list(here.store.metadata.leases.find()) == []

@@ -27,7 +27,7 @@ from imagestore.errors import (
     StoreFullError,
 )
 from imagestore.events import BlobDone, Event, Noticed
-from imagestore.store.archive import layout
+from imagestore.oci import layout
 from imagestore.store.archive.contents import ArchiveImage
 from imagestore.testing import Entry, Image, build_artifact, build_image, build_index, layer, synthetic_layer
 from tests.support.node import CONFIG, HYPERV, PLATFORMS, PROCESS, PYTHON, Node, node, python_image, snapshot

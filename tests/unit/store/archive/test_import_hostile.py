@@ -24,7 +24,8 @@ from imagestore.errors import (
     StoreFullError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.store.archive import layout, source
+from imagestore.oci import layout
+from imagestore.store.archive import source
 from imagestore.testing import Entry, Image, build_image, build_index, layer
 from tests.support.node import Node, python_image
 from tests.unit.store.archive.imports import KATA, image, refused
@@ -91,7 +92,7 @@ HOSTILE: dict[str, tuple[dict[str, bytes] | bytes, type[ImageStoreError], str]] 
     "saved before 1.10": (
         tar_of({"repositories": b"{}", f"{'a' * 64}/json": b"{}", f"{'a' * 64}/layer.tar": b""}),
         DocumentError,
-        "Docker before 1.10",
+        "has neither 'oci-layout' nor 'manifest.json'",
     ),
     "a link in the place of index.json": (
         member(layout.INDEX, b"", b"2", b"other.json")

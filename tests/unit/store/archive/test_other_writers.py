@@ -21,8 +21,7 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.events import Noticed
-from imagestore.oci import media_types
-from imagestore.store.archive import layout
+from imagestore.oci import layout, media_types
 from imagestore.testing import Image, build_image, build_index, layer
 from tests.support.node import Node, node
 from tests.unit.store.archive.imports import KATA, refused
