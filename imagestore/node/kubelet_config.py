@@ -20,7 +20,7 @@ from imagestore.node.eviction import CollectionPolicy
 from imagestore.node.feature_gates import ENSURE_SECRET_PULLED_IMAGES, IMAGE_MAXIMUM_GC_AGE, FeatureGates
 from imagestore.node.kubelet_messages import aggregate, quoted
 from imagestore.node.pull_verification import CredentialVerification, VerificationPolicy, pattern_fault
-from imagestore.node.puller import PullSlots, TokenBucket
+from imagestore.node.puller import TokenBucket
 from imagestore.util.durations import NANOSECONDS, Duration
 from imagestore.util.known_members import Table, did_you_mean, leaves, nearest, unknown
 
@@ -196,9 +196,10 @@ class KubeletImageSettings:
             self.image_maximum_gc_age,
         )
 
-    def pull_slots(self) -> PullSlots:
-        """Limits how many pulls run at once."""
-        return PullSlots.serial() if self.serialize_image_pulls else PullSlots(self.max_parallel_image_pulls)
+    @property
+    def parallel_pulls(self) -> int | None:
+        """How many pulls may run at once; None for any number."""
+        return 1 if self.serialize_image_pulls else self.max_parallel_image_pulls
 
     def token_bucket(self) -> TokenBucket:
         """Limits pulls per second."""

@@ -9,7 +9,6 @@ A pull's duration doesn't include waiting.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import threading
 import time
@@ -19,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import ImageStoreError, InvalidInputError
 from imagestore.node.kubelet_messages import aggregate, runtime_text
 from imagestore.util.durations import NANOSECONDS, Duration
+from imagestore.util.slots import SlotQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import Self
+    from collections.abc import Callable, Sequence
 
     from imagestore.cri import ImageSpec, SandboxMetadata
     from imagestore.events import Observer
@@ -70,80 +69,6 @@ class TokenBucket:
             return True
 
 
-class PullSlots:
-    """Lets a bounded number of pulls run at once, first come, first served.
-
-    Args:
-        limit: how many; None or less than one means any number.
-    """
-
-    def __init__(self, limit: int | None) -> None:
-        self.limit = limit if limit is not None and limit >= 1 else None
-        self._running = 0
-        self._waiting: collections.deque[threading.Event] = collections.deque()
-        self._lock = threading.Lock()
-
-    @classmethod
-    def serial(cls) -> Self:
-        """One pull at a time."""
-        return cls(1)
-
-    @property
-    def waiting(self) -> int:
-        """The number of pulls that wait for a slot."""
-        with self._lock:
-            return len(self._waiting)
-
-    @contextlib.contextmanager
-    def slot(self, cancel: CancelToken | None = None) -> Iterator[None]:
-        """Wait for a slot and hold it while the block runs.
-
-        Raises:
-            OperationCancelledError, DeadlineExceededError: the token ended the wait.
-        """
-        if self.limit is None:
-            yield
-            return
-        mine = threading.Event()
-        with self._lock:
-            if self._running < self.limit and not self._waiting:
-                self._running += 1
-                mine.set()
-            else:
-                self._waiting.append(mine)
-        self._wait(mine, cancel)
-        try:
-            yield
-        finally:
-            self._pass_on()
-
-    def _wait(self, mine: threading.Event, cancel: CancelToken | None) -> None:
-        try:
-            if cancel is None:
-                mine.wait()
-                return
-            with cancel.on_cancel(mine.set):
-                # A wait may end a moment before the deadline; continuing then would use a slot that was not granted.
-                while not mine.wait(cancel.remaining_seconds()):
-                    cancel.check()
-                cancel.check()
-        except BaseException:
-            with self._lock:
-                is_queued = mine in self._waiting
-                if is_queued:
-                    self._waiting.remove(mine)
-            if not is_queued:
-                self._pass_on()
-            raise
-
-    def _pass_on(self) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().set()
-            else:
-                self._running -= 1
-
-
 class PullFailedError(ImageStoreError):
     """Every attempt failed; the message joins the runtime's error texts."""
 
@@ -170,7 +95,7 @@ class Puller:
 
     Args:
         service: the image service to ask.
-        slots: limits how many pulls run at once; by default one.
+        parallel_pulls: how many pulls run at once; None for any number.
         bucket: limits pulls per second; by default there is no limit.
         clock: monotonic nanoseconds.
     """
@@ -179,12 +104,12 @@ class Puller:
         self,
         service: ImageService,
         *,
-        slots: PullSlots | None = None,
+        parallel_pulls: int | None = 1,
         bucket: TokenBucket | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._service = service
-        self._slots = slots or PullSlots.serial()
+        self._slots = SlotQueue(parallel_pulls)
         self._bucket = bucket or TokenBucket(0, 0, clock=clock)
         self._clock = clock
 

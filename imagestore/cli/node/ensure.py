@@ -200,7 +200,7 @@ def _manager(found: Connected, heard: list[NodeEvent], metrics: NodeMetrics | No
         found.service,
         gates=settings.gates,
         keyring=NodeKeyring(CredentialResolver.standard()),
-        puller=Puller(found.service, slots=settings.pull_slots(), bucket=settings.token_bucket()),
+        puller=Puller(found.service, parallel_pulls=settings.parallel_pulls, bucket=settings.token_bucket()),
         records=records_of(found, metrics) if settings.gates.ensure_secret_pulled_images else None,
         recorder=heard.append,
         metrics=metrics,

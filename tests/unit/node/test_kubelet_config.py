@@ -17,7 +17,7 @@ def test_the_kubelets_defaults() -> None:
     assert settings == KubeletImageSettings()
     assert settings.faults() == ()
     assert settings.collection_policy() == CollectionPolicy(85, 80, Duration.of_seconds(120), Duration(0))
-    assert settings.pull_slots().limit == 1
+    assert settings.parallel_pulls == 1
     assert (settings.registry_pull_qps, settings.registry_burst) == (5, 10)
     assert settings.runtime_request_timeout == Duration.of_seconds(120)
     assert (
