@@ -10,15 +10,15 @@ A pull's duration doesn't include waiting.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import ImageStoreError, InvalidInputError
+from imagestore.errors import ImageStoreError
 from imagestore.node.kubelet_messages import aggregate, runtime_text
 from imagestore.util.durations import NANOSECONDS, Duration
 from imagestore.util.slots import SlotQueue
+from imagestore.util.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,43 +30,6 @@ if TYPE_CHECKING:
     from imagestore.util.cancel import CancelToken
 
 QPS_EXCEEDED: Final = "pull QPS exceeded"
-
-
-class TokenBucket:
-    """Lets ``qps`` pulls a second through on average, ``burst`` at once.
-
-    Args:
-        qps: tokens gained each second; zero means no limit.
-        burst: capacity; the bucket starts full.
-        clock: monotonic nanoseconds.
-
-    Raises:
-        InvalidInputError: a number is negative.
-    """
-
-    def __init__(self, qps: float, burst: int, *, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        if not qps >= 0 or burst < 0:
-            raise InvalidInputError(f"token bucket of {qps} a second and {burst} at once: expected no negative number")
-        self._qps = qps
-        self._burst = burst
-        self._clock = clock
-        self._tokens = float(burst)
-        self._at = clock()
-        self._lock = threading.Lock()
-
-    def take(self) -> bool:
-        """Take a token; False if there is none."""
-        if self._qps == 0:
-            return True
-        with self._lock:
-            now = self._clock()
-            self._tokens = min(float(self._burst), self._tokens + (now - self._at) / NANOSECONDS * self._qps)
-            self._at = now
-            # Fractions add up to slightly less than a whole token.
-            if self._tokens < 1 - 1e-9:
-                return False
-            self._tokens -= 1
-            return True
 
 
 class PullFailedError(ImageStoreError):
@@ -96,8 +59,11 @@ class Puller:
     Args:
         service: the image service to ask.
         parallel_pulls: how many pulls run at once; None for any number.
-        bucket: limits pulls per second; by default there is no limit.
+        qps, burst: pulls per second on average, and at once; zero per second means no limit.
         clock: monotonic nanoseconds.
+
+    Raises:
+        InvalidInputError: a limit is out of range.
     """
 
     def __init__(
@@ -105,12 +71,13 @@ class Puller:
         service: ImageService,
         *,
         parallel_pulls: int | None = 1,
-        bucket: TokenBucket | None = None,
+        qps: float = 0,
+        burst: int = 0,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._service = service
         self._slots = SlotQueue(parallel_pulls)
-        self._bucket = bucket or TokenBucket(0, 0, clock=clock)
+        self._bucket = TokenBucket(qps, burst, clock=lambda: clock() / NANOSECONDS)
         self._clock = clock
 
     def pull(
@@ -130,7 +97,7 @@ class Puller:
         """
         with self._slots.slot(cancel):
             began = self._clock()
-            if not self._bucket.take():
+            if not self._bucket.try_take():
                 raise PullFailedError(QPS_EXCEEDED)
             failures: list[ImageStoreError] = []
             attempts: Sequence[TrackedCredential | None] = credentials or (None,)
