@@ -27,7 +27,7 @@ def test_dot_parts_stay_in_the_text_form(variant: str) -> None:
 
 @pytest.mark.parametrize("machine", ["arm", "a", ""])
 def test_short_machine_name_leaves_the_variant_empty(machine: str) -> None:
-    assert host.describe(host.Facts("linux", machine, cpuinfo="processor: 0")).variant == ""
+    assert host.detect(host.Facts("linux", machine, cpuinfo="processor: 0")).variant == ""
 
 
 def test_huge_level_costs_nothing() -> None:
