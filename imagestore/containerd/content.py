@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from imagestore.containerd.calls import Context
-    from imagestore.containerd.collector import Collector
     from imagestore.containerd.content_view import ContentView
     from imagestore.containerd.filters import Fields
     from imagestore.content.api import IngestStatus
@@ -44,13 +43,11 @@ class ContentService(ContentServicer):
 
     Args:
         workers: the store.
-        collector: notified of removals.
         proxy: the view for all calls; None for the namespace in each call's headers.
     """
 
-    def __init__(self, workers: StoreWorkers, collector: Collector, proxy: ContentView | None = None) -> None:
+    def __init__(self, workers: StoreWorkers, proxy: ContentView | None = None) -> None:
         self._workers = workers
-        self._collector = collector
         self._proxy = proxy
 
     async def Info(self, request: wire.InfoRequest, context: Context) -> wire.InfoResponse:
@@ -97,10 +94,7 @@ class ContentService(ContentServicer):
                 raise ContentNotFoundError(f"content {digest} is not in {view.owner}")
             return Empty()
 
-        done = await self._workers.quick(_work)
-        if self._proxy is None:
-            self._collector.note_removal()
-        return done
+        return await self._workers.quick(_work)
 
     async def Read(self, request: wire.ReadContentRequest, context: Context) -> AsyncIterator[wire.ReadContentResponse]:
         """A blob's bytes; offsets in the answers count from the requested offset."""

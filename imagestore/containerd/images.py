@@ -110,32 +110,29 @@ class ImagesService(ImagesServicer):
         def _change(image: NamedImage) -> NamedImage:
             return _updated(image, request.image, paths)
 
-        def _work(store: ImageStore, _: CancelToken) -> tuple[NamedImage, bool, bool]:
-            """The image, whether its target changes, and whether it is a record that must still be moved."""
+        def _work(store: ImageStore, _: CancelToken) -> tuple[NamedImage, bool]:
+            """The image, and whether it is a record that must still be moved."""
             namespace = namespace_of(context)
             checked_mask(paths, whole=("labels", "target", "annotations"), keyed=("labels", "annotations"))
             with store.metadata.exclusive():
                 before = existing_image(store, namespace, request.image.name)
                 after = replace(_change(before), updated_at=_moment(request))
                 _lease_expiring(store, after, lease_of(context))
-                is_moved = after.target.digest != before.target.digest
                 record = image_records.find(store, before.name) if namespace == HOME else None
                 if record is None:
-                    return _put(store, after), is_moved, False
-                if is_moved:
+                    return _put(store, after), False
+                if after.target.digest != before.target.digest:
                     _check_movable(record, after)
-                    return after, is_moved, True
+                    return after, True
                 image_records.relabel(store, record, after.labels, may_unpin=_UNPINS in paths)
-                return existing_image(store, namespace, before.name), is_moved, False
+                return existing_image(store, namespace, before.name), False
 
         with self._workers.hold() as lent:
-            image, is_moved, is_record_to_move = await self._workers.transfer(_work, held=lent)
+            image, is_record_to_move = await self._workers.transfer(_work, held=lent)
             # Also for an unchanged target: the handler's platform may have changed since the record was made.
             if _is_target_given(paths):
                 move = _change if is_record_to_move else None
                 image = await self._recorded(lent, image, move, may_unpin=_UNPINS in paths)
-        if is_moved:
-            self._collector.note_removal()
         return wire.UpdateImageResponse(image=_wire(image))
 
     async def _recorded(
@@ -185,8 +182,6 @@ class ImagesService(ImagesServicer):
         done = await self._workers.quick(_work)
         if request.sync:
             await self._collector.run()
-        else:
-            self._collector.note_removal()
         return done
 
 

@@ -34,7 +34,7 @@ _TYPES: Final = (_CONTENT, _IMAGES, _INGESTS)
 
 
 class LeasesService(LeasesServicer):
-    """Serves leases; notifies the collector of removals."""
+    """Serves leases."""
 
     def __init__(self, workers: StoreWorkers, collector: Collector) -> None:
         self._workers = workers
@@ -65,8 +65,6 @@ class LeasesService(LeasesServicer):
         done = await self._workers.quick(_work)
         if request.sync:
             await self._collector.run()
-        else:
-            self._collector.note_removal()
         return done
 
     async def List(self, request: wire.ListRequest, context: Context) -> wire.ListResponse:
@@ -119,9 +117,7 @@ class LeasesService(LeasesServicer):
                         store.metadata.namespaces.lease_ingest(view.owner, on_disk, "")
             return Empty()
 
-        done = await self._workers.quick(_work)
-        self._collector.note_removal()
-        return done
+        return await self._workers.quick(_work)
 
     async def ListResources(self, request: wire.ListResourcesRequest, context: Context) -> wire.ListResourcesResponse:
         """The resources of a lease."""

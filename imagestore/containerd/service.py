@@ -60,21 +60,18 @@ _MISSING: Final[Mapping[str, str]] = {
 }
 
 
-def add_containerd(
-    server: grpc.aio.Server, workers: StoreWorkers, *, collects_after_removals: bool = True
-) -> tuple[str, ...]:
+def add_containerd(server: grpc.aio.Server, workers: StoreWorkers) -> tuple[str, ...]:
     """Serve clients of containerd; to be called on the server's event loop, before the server starts.
 
     Args:
         server: its options must allow messages of 16 MiB.
-        workers: the store.
-        collects_after_removals: false if another process collects; a client that requests a collection still gets it.
+        workers: the store. Only a request with ``sync`` collects what it freed.
 
     Returns:
         Full names of the services, for reflection and health.
     """
-    collector = Collector(workers, follows_removals=collects_after_removals)
-    add_ContentServicer_to_server(ContentService(workers, collector), server)
+    collector = Collector(workers)
+    add_ContentServicer_to_server(ContentService(workers), server)
     add_ImagesServicer_to_server(ImagesService(workers, collector), server)
     add_LeasesServicer_to_server(LeasesService(workers, collector), server)
     add_NamespacesServicer_to_server(NamespacesService(workers), server)
@@ -98,8 +95,7 @@ def add_proxy_content(server: grpc.aio.Server, workers: StoreWorkers, *, name: s
     Raises:
         InvalidInputError: the name is not letters and digits with single ``.``, ``_`` or ``-`` between them.
     """
-    service = ContentService(workers, Collector(workers), proxy=proxy_content_view(name))
-    add_ContentServicer_to_server(service, server)
+    add_ContentServicer_to_server(ContentService(workers, proxy=proxy_content_view(name)), server)
     add_VersionServicer_to_server(VersionService(), server)
     server.add_generic_rpc_handlers((_absent_services(),))
     return _names(content_pb2, version_pb2)

@@ -26,6 +26,7 @@ from imagestore.errors import (
 from imagestore.mirror.settings import MIRROR_PLUGIN
 from imagestore.oci import Reference
 from imagestore.registry import connect, transfer_policy
+from imagestore.util.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,30 +50,6 @@ _REST_SECONDS: Final = 10.0
 #: Attempts of one request at an upstream.
 _ATTEMPTS: Final = 3
 _PULLING: Final = frozenset({"pull", "resolve", "referrers"})
-
-
-class RateLimit:
-    """A token bucket: so much a second, and as much at once; thread-safe."""
-
-    def __init__(self, per_second: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._per_second = per_second
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._free_at = clock()
-
-    def take(self, amount: int, *, cancel: CancelToken) -> None:
-        """Wait until so much may pass.
-
-        Raises:
-            OperationCancelledError: cancelled, or past the deadline.
-        """
-        with self._lock:
-            now = self._clock()
-            # The last second's unused amount may pass at once.
-            self._free_at = max(self._free_at, now - 1.0) + amount / self._per_second
-            wait = self._free_at - now
-        if wait > 0:
-            cancel.wait(wait)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +113,9 @@ class Upstreams:
         self._failures: Counter[str] = Counter()
         self._read = reader_for(config)
         limits = self.settings.upstreams.values()
-        self._requests = {each.name: RateLimit(each.requests_per_second) for each in limits if each.requests_per_second}
-        self._bytes = {each.name: RateLimit(each.bytes_per_second) for each in limits if each.bytes_per_second}
+        # A second's amount may pass at once.
+        self._requests = {each.name: TokenBucket(rate := each.requests_per_second or 0, rate) for each in limits}
+        self._bytes = {each.name: TokenBucket(rate := each.bytes_per_second or 0, rate) for each in limits}
 
     def replace_by(self, successor: Upstreams) -> None:
         """Note the table of a reload, for requests that found their repository in this one."""
@@ -251,15 +229,11 @@ class Upstreams:
 
     def admit(self, upstream: Upstream, *, cancel: CancelToken) -> None:
         """Wait until ``requests_per_second`` allows one more request to the upstream."""
-        limit = self._requests.get(upstream.name)
-        if limit is not None:
-            limit.take(1, cancel=cancel)
+        cancel.wait(self._requests[upstream.name].take(1))
 
     def throttle(self, upstream: Upstream, byte_count: int, *, cancel: CancelToken) -> None:
         """Wait until ``bytes_per_second`` allows that so many bytes came from the upstream."""
-        limit = self._bytes.get(upstream.name)
-        if limit is not None:
-            limit.take(byte_count, cancel=cancel)
+        cancel.wait(self._bytes[upstream.name].take(byte_count))
 
     def close(self) -> None:
         """Close all connections."""

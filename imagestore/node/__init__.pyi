@@ -18,6 +18,4 @@ from .metrics import NodeMetrics as NodeMetrics
 from .pull_backoff import BackOff as BackOff
 from .pull_record_manager import PullManager as PullManager
 from .puller import Puller as Puller
-from .puller import PullSlots as PullSlots
-from .puller import TokenBucket as TokenBucket
 from .runtime_class import RuntimeClass as RuntimeClass

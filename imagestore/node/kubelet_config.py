@@ -20,13 +20,15 @@ from imagestore.node.eviction import CollectionPolicy
 from imagestore.node.feature_gates import ENSURE_SECRET_PULLED_IMAGES, IMAGE_MAXIMUM_GC_AGE, FeatureGates
 from imagestore.node.kubelet_messages import aggregate, quoted
 from imagestore.node.pull_verification import CredentialVerification, VerificationPolicy, pattern_fault
-from imagestore.node.puller import PullSlots, TokenBucket
+from imagestore.node.puller import Puller
 from imagestore.util.durations import NANOSECONDS, Duration
 from imagestore.util.known_members import Table, did_you_mean, leaves, nearest, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Self
+
+    from imagestore.node.image_service import ImageService
 
 
 DEFAULT_RUNTIME_ENDPOINT: Final = "unix:///run/containerd/containerd.sock"
@@ -196,13 +198,10 @@ class KubeletImageSettings:
             self.image_maximum_gc_age,
         )
 
-    def pull_slots(self) -> PullSlots:
-        """Limits how many pulls run at once."""
-        return PullSlots.serial() if self.serialize_image_pulls else PullSlots(self.max_parallel_image_pulls)
-
-    def token_bucket(self) -> TokenBucket:
-        """Limits pulls per second."""
-        return TokenBucket(self.registry_pull_qps, self.registry_burst)
+    def puller(self, service: ImageService) -> Puller:
+        """Pulls images of a service within these limits."""
+        parallel = 1 if self.serialize_image_pulls else self.max_parallel_image_pulls
+        return Puller(service, parallel_pulls=parallel, qps=self.registry_pull_qps, burst=self.registry_burst)
 
     def verification(self) -> CredentialVerification:
         """Which present images need verified credentials."""

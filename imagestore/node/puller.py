@@ -9,20 +9,19 @@ A pull's duration doesn't include waiting.
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import ImageStoreError, InvalidInputError
+from imagestore.errors import ImageStoreError
 from imagestore.node.kubelet_messages import aggregate, runtime_text
 from imagestore.util.durations import NANOSECONDS, Duration
+from imagestore.util.slots import SlotQueue
+from imagestore.util.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import Self
+    from collections.abc import Callable, Sequence
 
     from imagestore.cri import ImageSpec, SandboxMetadata
     from imagestore.events import Observer
@@ -31,117 +30,6 @@ if TYPE_CHECKING:
     from imagestore.util.cancel import CancelToken
 
 QPS_EXCEEDED: Final = "pull QPS exceeded"
-
-
-class TokenBucket:
-    """Lets ``qps`` pulls a second through on average, ``burst`` at once.
-
-    Args:
-        qps: tokens gained each second; zero means no limit.
-        burst: capacity; the bucket starts full.
-        clock: monotonic nanoseconds.
-
-    Raises:
-        InvalidInputError: a number is negative.
-    """
-
-    def __init__(self, qps: float, burst: int, *, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        if not qps >= 0 or burst < 0:
-            raise InvalidInputError(f"token bucket of {qps} a second and {burst} at once: expected no negative number")
-        self._qps = qps
-        self._burst = burst
-        self._clock = clock
-        self._tokens = float(burst)
-        self._at = clock()
-        self._lock = threading.Lock()
-
-    def take(self) -> bool:
-        """Take a token; False if there is none."""
-        if self._qps == 0:
-            return True
-        with self._lock:
-            now = self._clock()
-            self._tokens = min(float(self._burst), self._tokens + (now - self._at) / NANOSECONDS * self._qps)
-            self._at = now
-            # Fractions add up to slightly less than a whole token.
-            if self._tokens < 1 - 1e-9:
-                return False
-            self._tokens -= 1
-            return True
-
-
-class PullSlots:
-    """Lets a bounded number of pulls run at once, first come, first served.
-
-    Args:
-        limit: how many; None or less than one means any number.
-    """
-
-    def __init__(self, limit: int | None) -> None:
-        self.limit = limit if limit is not None and limit >= 1 else None
-        self._running = 0
-        self._waiting: collections.deque[threading.Event] = collections.deque()
-        self._lock = threading.Lock()
-
-    @classmethod
-    def serial(cls) -> Self:
-        """One pull at a time."""
-        return cls(1)
-
-    @property
-    def waiting(self) -> int:
-        """The number of pulls that wait for a slot."""
-        with self._lock:
-            return len(self._waiting)
-
-    @contextlib.contextmanager
-    def slot(self, cancel: CancelToken | None = None) -> Iterator[None]:
-        """Wait for a slot and hold it while the block runs.
-
-        Raises:
-            OperationCancelledError, DeadlineExceededError: the token ended the wait.
-        """
-        if self.limit is None:
-            yield
-            return
-        mine = threading.Event()
-        with self._lock:
-            if self._running < self.limit and not self._waiting:
-                self._running += 1
-                mine.set()
-            else:
-                self._waiting.append(mine)
-        self._wait(mine, cancel)
-        try:
-            yield
-        finally:
-            self._pass_on()
-
-    def _wait(self, mine: threading.Event, cancel: CancelToken | None) -> None:
-        try:
-            if cancel is None:
-                mine.wait()
-                return
-            with cancel.on_cancel(mine.set):
-                # A wait may end a moment before the deadline; continuing then would use a slot that was not granted.
-                while not mine.wait(cancel.remaining_seconds()):
-                    cancel.check()
-                cancel.check()
-        except BaseException:
-            with self._lock:
-                is_queued = mine in self._waiting
-                if is_queued:
-                    self._waiting.remove(mine)
-            if not is_queued:
-                self._pass_on()
-            raise
-
-    def _pass_on(self) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().set()
-            else:
-                self._running -= 1
 
 
 class PullFailedError(ImageStoreError):
@@ -170,22 +58,26 @@ class Puller:
 
     Args:
         service: the image service to ask.
-        slots: limits how many pulls run at once; by default one.
-        bucket: limits pulls per second; by default there is no limit.
+        parallel_pulls: how many pulls run at once; None for any number.
+        qps, burst: pulls per second on average, and at once; zero per second means no limit.
         clock: monotonic nanoseconds.
+
+    Raises:
+        InvalidInputError: a limit is out of range.
     """
 
     def __init__(
         self,
         service: ImageService,
         *,
-        slots: PullSlots | None = None,
-        bucket: TokenBucket | None = None,
+        parallel_pulls: int | None = 1,
+        qps: float = 0,
+        burst: int = 0,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._service = service
-        self._slots = slots or PullSlots.serial()
-        self._bucket = bucket or TokenBucket(0, 0, clock=clock)
+        self._slots = SlotQueue(parallel_pulls)
+        self._bucket = TokenBucket(qps, burst, clock=lambda: clock() / NANOSECONDS)
         self._clock = clock
 
     def pull(
@@ -205,7 +97,7 @@ class Puller:
         """
         with self._slots.slot(cancel):
             began = self._clock()
-            if not self._bucket.take():
+            if not self._bucket.try_take():
                 raise PullFailedError(QPS_EXCEEDED)
             failures: list[ImageStoreError] = []
             attempts: Sequence[TrackedCredential | None] = credentials or (None,)

@@ -9,8 +9,8 @@ The rules, in containerd's order (core/images, reading an image with a matcher):
    only because it states no version, when its turn comes. An index inside the index is opened when its turn comes, and
    gone into with the same rules.
 
-Where containerd looks at one entry and gives up, the next one is tried here, up to a bound (listed in
-:mod:`imagestore.platforms.differences`). What isn't needed isn't opened, and so can't fail. A document that isn't at
+Where containerd looks at one entry and gives up, the next one is tried here, up to a bound
+(docs/matching.md). What isn't needed isn't opened, and so can't fail. A document that isn't at
 hand rules its entry out; any other failure ends the search, since what it hides is what would be chosen.
 
 A single manifest is judged by its config. Nothing here reads from disk or network: documents come from the caller.

@@ -18,7 +18,7 @@ and why (``explain``). Which one to use:
 * :func:`only_strict`, :func:`exact`: nothing but that platform;
 * :func:`only_os`, :func:`ordered`, :func:`any_of`, :func:`everything`: for listings, exports and unpacking.
 
-Answers are containerd's (containerd/platforms 1.0.0-rc.5) but for what :mod:`imagestore.platforms.differences` lists.
+Answers are containerd's (containerd/platforms 1.0.0-rc.5) but for what docs/matching.md lists.
 :mod:`~imagestore.platforms.host` says what a machine is, :mod:`~imagestore.platforms.windows` which Windows build
 runs where.
 """

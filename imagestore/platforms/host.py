@@ -12,8 +12,8 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import imagestore.platforms.cpuinfo as cpu
 from imagestore.errors import InvalidPlatformError
@@ -105,16 +105,16 @@ _MAX_REVISION: Final = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What describe() needs to know of a machine.
+    """What detect() needs to know of a machine.
 
     Attributes:
         system: as in ``sys.platform`` or ``platform.system()``.
         machine: the kernel's machine name, as in ``os.uname().machine`` or ``PROCESSOR_ARCHITECTURE``.
         kernel_version: the kernel's version text, which tells illumos from Solaris.
         cpuinfo: text of /proc/cpuinfo; None when it can't be read, or isn't needed.
-        windows_version: major, minor, build.
+        windows_version: major, minor, build; what follows doesn't count.
         windows_revision: the update revision (UBR); None when unknown.
-        bits: 64 or 32, of the program.
+        bits: 64 or 32, of the program; None for the machine's.
         byte_order: ``little`` or ``big``.
     """
 
@@ -122,67 +122,34 @@ class Facts:
     machine: str
     kernel_version: str = ""
     cpuinfo: str | None = None
-    windows_version: tuple[int, int, int] | None = None
+    windows_version: tuple[int, ...] | None = None
     windows_revision: int | None = None
-    bits: int = 64
+    bits: int | None = None
     byte_order: str = "little"
 
 
 def detect(
-    *,
-    system: str | None = None,
-    machine: str | None = None,
-    kernel_version: str | None = None,
-    cpuinfo: str | None = None,
-    windows_version: Sequence[int] | None = None,
-    windows_revision: int | None = None,
-    bits: int | None = None,
-    byte_order: str | None = None,
-    with_amd64_level: bool = False,
-    with_windows_revision: bool = False,
+    facts: Facts | None = None, *, with_amd64_level: bool = False, with_windows_revision: bool = False
 ) -> Platform:
-    """The platform of a machine: this one, except for what is given.
-
-    If ``system`` or ``machine`` is given, it is another machine, and no further fact is read from this one. The facts
-    are those of :class:`Facts`.
+    """The platform of the machine that has these facts; by default of this one.
 
     Args:
+        facts: of a machine; :func:`this_machine` with some replaced, or those of another one.
         with_amd64_level: add the microarchitecture level (v2 to v4) as variant; containerd doesn't.
         with_windows_revision: add the revision to the os version; containerd doesn't.
 
     Raises:
         InvalidPlatformError: the Windows version or its revision is none.
 
-    >>> detect(system="Linux", machine="aarch64", cpuinfo="CPU architecture: 8")
+    >>> detect(Facts("Linux", "aarch64", cpuinfo="CPU architecture: 8"))
     Platform(os='linux', architecture='arm64', variant='v8', os_version='', os_features=())
-    >>> detect(system="win32", machine="AMD64", windows_version=(10, 0, 20348)).os_version
+    >>> detect(Facts("win32", "AMD64", windows_version=(10, 0, 20348))).os_version
     '10.0.20348'
     """
-    given: dict[str, Any] = {
-        "kernel_version": kernel_version,
-        "cpuinfo": cpuinfo,
-        "windows_version": None if windows_version is None else _three(windows_version),
-        "windows_revision": windows_revision,
-        "bits": bits,
-        "byte_order": byte_order,
-    }
-    given = {name: fact for name, fact in given.items() if fact is not None}
-    is_here = system is None and machine is None
-    if is_here and not given and not with_amd64_level and not with_windows_revision:
-        return _detected()
-    facts = _facts() if is_here else Facts(system or _system(), machine or _machine())
-    if is_here and with_amd64_level and facts.cpuinfo is None and cpuinfo is None:
-        given["cpuinfo"] = _cpuinfo()
-    facts = replace(facts, **given)
-    return describe(facts, with_amd64_level=with_amd64_level, with_windows_revision=with_windows_revision)
-
-
-def describe(facts: Facts, *, with_amd64_level: bool = False, with_windows_revision: bool = False) -> Platform:
-    """The platform that these facts make; pure.
-
-    Raises:
-        InvalidPlatformError: the Windows version or its revision is none.
-    """
+    if facts is None:
+        if not with_amd64_level and not with_windows_revision:
+            return _detected()
+        facts = this_machine(with_cpuinfo=with_amd64_level)
     name = _os_name(facts)
     architecture = _architecture(facts, name)
     variant = _variant(facts, name, architecture)
@@ -194,6 +161,33 @@ def describe(facts: Facts, *, with_amd64_level: bool = False, with_windows_revis
         if with_windows_revision and facts.windows_revision is not None:
             version += f".{_number(facts.windows_revision, 'revision', _MAX_REVISION)}"
     return Platform(name, architecture, variant, version)
+
+
+@functools.cache
+def _detected() -> Platform:
+    return detect(this_machine())
+
+
+def this_machine(*, with_cpuinfo: bool = False) -> Facts:
+    """The facts of this machine; /proc/cpuinfo is read for ARM's variant, or on request.
+
+    With many processors it is long, and older kernels wake each of them to write it.
+    """
+    version, revision = _windows_version()
+    kernel_version = ""
+    if sys.platform != "win32":
+        kernel_version = os.uname().version
+    machine = _machine()
+    return Facts(
+        system=sys.platform,
+        machine=machine,
+        kernel_version=kernel_version,
+        cpuinfo=_cpuinfo() if with_cpuinfo or machine.lower().startswith(("arm", "aarch64")) else None,
+        windows_version=version,
+        windows_revision=revision,
+        bits=64 if sys.maxsize > 2**32 else 32,
+        byte_order=sys.byteorder,
+    )
 
 
 def _os_name(facts: Facts) -> str:
@@ -208,13 +202,15 @@ def _os_name(facts: Facts) -> str:
 
 def _architecture(facts: Facts, name: str) -> str:
     machine = facts.machine.lower()
+    if facts.bits == 64:
+        machine = _PERSONALITIES.get(machine, machine)
     if name == "aix":
         return "ppc64"  # its uname gives a serial number
     if machine in _BY_BYTE_ORDER:
         wide = _BY_BYTE_ORDER[machine][facts.byte_order == "little"]
     elif machine in _MACHINES:
         wide = _MACHINES[machine]
-    elif machine.startswith("armv8") and facts.bits == 64:
+    elif machine.startswith("armv8") and facts.bits != 32:
         wide = "arm64"
     elif machine.startswith("arm"):
         wide = "armbe" if facts.byte_order == "big" else "arm"
@@ -240,37 +236,6 @@ def _variant(facts: Facts, name: str, architecture: str) -> str:
     if variant is None:
         _logger.warning("can't tell the ARM variant of this host", extra={"machine": facts.machine})
     return variant or ""
-
-
-@functools.cache
-def _detected() -> Platform:
-    return describe(_facts())
-
-
-def _facts() -> Facts:
-    """Look at this machine."""
-    version, revision = _windows_version()
-    kernel_version = ""
-    if sys.platform != "win32":
-        kernel_version = os.uname().version
-    bits, machine = 64 if sys.maxsize > 2**32 else 32, _machine()
-    if bits == 64:
-        machine = _PERSONALITIES.get(machine.lower(), machine)
-    return Facts(
-        system=_system(),
-        machine=machine,
-        kernel_version=kernel_version,
-        # For ARM's variant only: with many processors it is long, and older kernels wake each of them to write it.
-        cpuinfo=_cpuinfo() if machine.lower().startswith(("arm", "aarch64")) else None,
-        windows_version=version,
-        windows_revision=revision,
-        bits=bits,
-        byte_order=sys.byteorder,
-    )
-
-
-def _system() -> str:
-    return sys.platform
 
 
 def _machine() -> str:

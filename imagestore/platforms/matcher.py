@@ -17,7 +17,7 @@ default_for    Default         what a node of this platform takes
 
 Among matching Windows images containerd prefers the greater os version as text. Here versions are compared as numbers:
 the nearest build first, within it the wanted revision, then the highest below it, then the highest
-(:mod:`imagestore.platforms.differences`).
+(docs/matching.md).
 
 ``prefers(a, b)`` is containerd's ``Less``: a comes before b. It is a strict weak order, since it compares
 :meth:`Matcher.sort_key`, which sorts a whole list at once.

@@ -4,7 +4,7 @@ Members are those of the OCI image-spec (image-index.md, "platform" object) with
 kept as given; normalising it is a separate step, because text form and document keep the original spelling.
 
 The text form is ``os(version+feature)/architecture/variant``; ``specifier`` reads it and has the grammar. Parts are
-joined without the file-path rules that upstream applies to ``.`` and ``..`` (:mod:`imagestore.platforms.differences`).
+joined without the file-path rules that upstream applies to ``.`` and ``..`` (docs/matching.md).
 """
 
 from __future__ import annotations

@@ -73,7 +73,6 @@ class RegistryClient:
         policy: limits of retries, waits and waste.
         observer: called at waits and changes of host.
         foreign_sender: sends to hosts that only a document names; without it no such host is asked.
-        notes_folder: notes unfinished uploads for later processes; without it, they are noted in memory.
         breaker: remembers unreachable mirrors; its own by default.
         timing: clocks, random numbers and sleep.
         on_close: run by close().
@@ -87,7 +86,6 @@ class RegistryClient:
         policy: TransferPolicy | None = None,
         observer: Observer = ignore,
         foreign_sender: Sender | None = None,
-        notes_folder: str = "",
         breaker: Breaker | None = None,
         timing: Timing | None = None,
         on_close: Callable[[], None] | None = None,
@@ -103,7 +101,6 @@ class RegistryClient:
         # Separate slots: an upload that held a download slot could wait forever for its source in the same registry.
         self._upload_slots = TransferSlots(self._shared.policy.connections_per_host)
         self._foreign_sender = foreign_sender
-        self._notes_folder = notes_folder
 
     @property
     def policy(self) -> TransferPolicy:
@@ -291,7 +288,7 @@ class RegistryClient:
         operation = self._operations.of(cancel)
         endpoint = writable(operation.endpoints(reference.host, self._endpoints), reference.host)
         session = Session(endpoint, self._access(endpoint), self._shared, operation, cancel)
-        return RepositoryWriter(session, reference, self._upload_slots, self._notes_folder)
+        return RepositoryWriter(session, reference, self._upload_slots)
 
     def close(self) -> None:
         """Close all connections, those in use when their answer ends; the client is not usable afterwards.

@@ -6,7 +6,6 @@ never mix between registries.
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -20,7 +19,6 @@ from imagestore.registry.mirrors import Breaker
 from imagestore.registry.policy import AuthPolicy
 from imagestore.registry.policy import auth_policy as auth_policy_of
 from imagestore.registry.policy import transfer_policy as transfer_policy_of
-from imagestore.registry.upload_sessions import FOLDER as UPLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +55,7 @@ def connect(
         config: host configuration, trust and limits; without it every registry is asked itself, with the defaults.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
         policy: limits of retries, waits and waste, instead of the configuration's.
-        state_folder: remembers unreachable mirrors and unfinished uploads for other processes; without it, only this
-            client does.
+        state_folder: remembers unreachable mirrors for other processes; without it, only this client does.
         transport: answers instead of the network (replay, tests).
         unix_socket: connect to this socket whatever the host, for servers under test.
         timing: clocks, random numbers and sleep.
@@ -86,7 +83,6 @@ def connect(
         endpoints=_endpoints,
         policy=policy,
         foreign_sender=sender.public_only(),
-        notes_folder=os.path.join(state_folder, UPLOADS) if state_folder else "",
         breaker=Breaker(state_folder) if state_folder else None,
         timing=timing,
         on_close=sender.close,

@@ -7,15 +7,14 @@ of an address are one host.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from imagestore.registry.transport.addresses import machine
+from imagestore.util.slots import SlotQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from imagestore.registry.transport.addresses import Origin
     from imagestore.util.cancel import CancelToken
@@ -25,8 +24,6 @@ class TransferSlots:
     """Slots at each host, granted in the order of requests; thread-safe."""
 
     def __init__(self, most: int) -> None:
-        if most < 1:
-            raise ValueError(f"expected at least one connection for each host, got {most}")
         self._most = most
         self._hosts: dict[str, _Host] = {}
 
@@ -37,36 +34,20 @@ class TransferSlots:
             OperationCancelledError: cancelled, or past the deadline.
         """
         slot = Slot(self._host(origin))
-        slot.take(cancel=cancel)
+        slot.take_again(cancel=cancel)
         return slot
 
     def waiting(self, origin: Origin) -> int:
         """Number of transfers that wait for a slot at a host."""
-        return len(self._host(origin).waiting)
+        return self._host(origin).waiting
 
     def _host(self, origin: Origin) -> _Host:
         return self._hosts.setdefault(machine(origin.host), _Host(self._most))
 
 
-class _Host:
-    def __init__(self, most: int) -> None:
-        # A condition's lock is re-entrant: a signal handler may cancel, and so notify, while this thread holds it.
-        self.changed = threading.Condition()
-        self.free = most
-        self.waiting: deque[Slot] = deque()
-        # Numbers of transfers: being served now, and ended.
-        self.served = self.ended = 0
-
-    def wait_while(self, condition: Callable[[], bool], cancel: CancelToken) -> None:
-        """Wait, with the lock held."""
-        while condition():
-            cancel.check()
-            self.changed.wait(cancel.remaining_seconds())
-
-    def wake(self) -> None:
-        """Let every waiting thread test its condition again."""
-        with self.changed:
-            self.changed.notify_all()
+class _Host(SlotQueue):
+    #: Numbers of transfers: being served now, and ended.
+    served = ended = 0
 
 
 class Slot:
@@ -78,23 +59,11 @@ class Slot:
         self._is_taken = self._is_served = False
         self._ended = 0
 
-    def take(self, *, cancel: CancelToken) -> None:
-        """See TransferSlots."""
-        host = self._host
-        with cancel.on_cancel(host.wake), host.changed:
-            host.waiting.append(self)
-            try:
-                host.wait_while(lambda: host.waiting[0] is not self or not host.free, cancel)
-                host.free -= 1
-                self._is_taken, self._is_served, self._ended = True, False, host.ended
-            finally:
-                host.waiting.remove(self)
-                host.changed.notify_all()
-
     def take_again(self, *, cancel: CancelToken) -> None:
         """Wait for a slot if this one was released."""
         if not self._is_taken:
-            self.take(cancel=cancel)
+            self._host.take(cancel)
+            self._is_taken, self._is_served, self._ended = True, False, self._host.ended
 
     def note_served(self) -> None:
         """Record that the host began to serve the transfer, which holds the slot."""
@@ -108,17 +77,16 @@ class Slot:
         with host.changed:
             if self._is_taken:
                 self._is_taken = False
-                host.free += 1
                 host.served -= self._is_served
                 host.ended += self._is_served
-                host.changed.notify_all()
+                host.give_back()
 
     @contextmanager
     def lent(self, *, cancel: CancelToken) -> Iterator[None]:
         """Release the slot during the block, then wait for one again. If the block fails, the slot stays released."""
         self.give_back()
         yield
-        self.take(cancel=cancel)
+        self.take_again(cancel=cancel)
 
     def wait_for_another(self, *, cancel: CancelToken) -> bool:
         """After the release: wait until a transfer has ended at the host since this slot was taken.
@@ -126,6 +94,5 @@ class Slot:
         Returns False if the host serves no other transfer of this client.
         """
         host = self._host
-        with cancel.on_cancel(host.wake), host.changed:
-            host.wait_while(lambda: host.ended == self._ended and bool(host.served), cancel)
-            return host.ended != self._ended
+        host.wait_while(lambda: host.ended == self._ended and bool(host.served), cancel)
+        return host.ended != self._ended

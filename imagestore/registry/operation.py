@@ -9,6 +9,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Final
 
+from imagestore.util.token_bucket import TokenBucket
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,7 +38,8 @@ class Operation:
         self._lock = threading.Lock()
         self._retries_left = policy.total_retries
         self._bytes_per_second = policy.bytes_per_second
-        self._free_at = timing.monotonic()
+        # Without a burst: a pause must not be followed by one.
+        self._bytes = TokenBucket(policy.bytes_per_second or 0, clock=timing.monotonic)
         self._shown: set[str] = set()
         self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
         # By origin, repository and a hash of the header, which is a secret.
@@ -72,14 +75,8 @@ class Operation:
 
     def throttle(self, byte_count: int, *, cancel: CancelToken) -> None:
         """Sleep so long that the operation stays within its bytes per second."""
-        if self._bytes_per_second is None:
-            return
-        with self._lock:
-            now = self._timing.monotonic()
-            # Time not used is not saved up: a pause must not be followed by a burst.
-            self._free_at = max(self._free_at, now) + byte_count / self._bytes_per_second
-            seconds = self._free_at - now
-        self._timing.sleep(cancel, seconds)
+        if seconds := self._bytes.take(byte_count):
+            self._timing.sleep(cancel, seconds)
 
     def note_tried(self, origin: Origin, repository: str, authorization: str) -> None:
         """Note that the operation has just obtained this authorization, or found no better one."""

@@ -61,13 +61,12 @@ def writable(endpoints: Sequence[Endpoint], host: str) -> Endpoint:
 
 
 class RepositoryWriter:
-    """Writes to one repository; thread-safe. Uploads are noted in a folder for later processes, if there is one."""
+    """Writes to one repository; thread-safe."""
 
-    def __init__(self, session: Session, reference: Reference, slots: TransferSlots, notes_folder: str) -> None:
+    def __init__(self, session: Session, reference: Reference, slots: TransferSlots) -> None:
         self._session = session
         self._reference = reference
         self._slots = slots
-        self._notes_folder = notes_folder
 
     @property
     def host(self) -> str:
@@ -87,8 +86,7 @@ class RepositoryWriter:
         """
         slot = self._slots.take(self._session.endpoint.origin, cancel=self._session.cancel)
         try:
-            upload = BlobUpload(self._session, self._reference.path, descriptor, opener, mount_from, self._notes_folder)
-            done = upload.run()
+            done = BlobUpload(self._session, self._reference.path, descriptor, opener, mount_from).run()
         finally:
             slot.give_back()
         self._session.shared.observer(done)

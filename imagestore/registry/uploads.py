@@ -6,7 +6,7 @@ A small blob is sent in one PUT. A large one is sent in one PATCH, which every r
 have long used it; if that is too large, in several. A PUT then asks the registry to verify the blob.
 
 If the connection breaks, the registry is asked how much it has kept, and the upload resumes there. If the registry
-doesn't report that, the upload starts again. A later process resumes in the same way (``upload_sessions``).
+doesn't report that, the upload starts again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from imagestore.registry.presence import is_there, named
 from imagestore.registry.retry import is_transient
 from imagestore.registry.session import Call, Content
 from imagestore.registry.transport import urls
-from imagestore.registry.upload_sessions import UploadNote, upload_note
 
 if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
@@ -81,18 +80,15 @@ class BlobUpload:
     descriptor: Descriptor
     opener: Opener
     mount_from: str
-    notes_folder: str
-    #: ``location`` is the URL of the upload; empty before it has begun.
-    _note: UploadNote = field(default_factory=UploadNote, init=False)
-    # Whether an earlier process began the upload.
-    _is_noted: bool = field(default=False, init=False)
+    # The URL of the upload, which may be signed; empty before it has begun.
+    _place: str = field(default="", init=False)
     # Most bytes of one request; None for no limit.
     _most: int | None = field(default=None, init=False)
     # Bytes sent, including those of failed tries.
     _sent: int = field(default=0, init=False)
     _reading: Generator[bytes] | None = field(default=None, init=False)
-    # Verifies the bytes read so far, each byte once; None if an earlier process read the beginning.
-    _verifier: Verifier | None = field(init=False)
+    # Verifies the bytes read so far, each byte once.
+    _verifier: Verifier = field(init=False)
 
     def __post_init__(self) -> None:
         self._verifier = self._new_verifier()
@@ -105,32 +101,23 @@ class BlobUpload:
             IntegrityError: the source's bytes aren't the descriptor's, or the registry has others.
             OperationCancelledError: cancelled, or past the deadline.
         """
-        with contextlib.ExitStack() as stack:
-            if self.descriptor.size > _SMALL_BYTES:
-                origin = self.session.endpoint.origin
-                note = upload_note(self.notes_folder, origin, self.repository, self.descriptor.digest)
-                self._note = stack.enter_context(note)
-                self._is_noted = self._is_ours(self._note.location)
-                if not self._is_noted:
-                    self._note.keep("")
-            stack.callback(self._close_source)
-            if self._is_there():
-                self._note.keep("")
-                return BlobUploaded(self.descriptor, 0)
-            return self._sent_whole()
+        try:
+            return BlobUploaded(self.descriptor, 0) if self._is_there() else self._sent_whole()
+        finally:
+            self._close_source()
 
     def _sent_whole(self) -> BlobUploaded:
         attempt = 0
         while True:
             try:
-                start = self._kept() if self._note.location else 0
+                start = self._kept() if self._place else 0
                 if start is None:
-                    self._note.keep("")
+                    self._place = ""
                     start = 0
                     # Perhaps the upload succeeded and only the answer was lost.
                     if self._is_there():
                         return BlobUploaded(self.descriptor, self._sent)
-                if not self._note.location and not self._begin():
+                if not self._place and not self._begin():
                     return BlobUploaded(self.descriptor, 0, self.mount_from)
                 self.mount_from = ""
                 self._send(start)
@@ -142,10 +129,10 @@ class BlobUpload:
                 attempt += 1
                 if error.status == _TOO_LARGE and self._most is None and self.descriptor.size > _CHUNK_BYTES:
                     self._most = _CHUNK_BYTES
-                    self._note.keep("")
+                    self._place = ""
                     continue
                 # Without a location the failed request began the upload, and the session has retried it already.
-                if not self._note.location or not self._will_wait(error, attempt):
+                if not self._place or not self._will_wait(error, attempt):
                     raise
 
     def _will_wait(self, error: RegistryError, attempt: int) -> bool:
@@ -165,14 +152,13 @@ class BlobUpload:
 
     def _begin(self) -> bool:
         """Begin an upload; False if the blob was mounted instead."""
-        self._is_noted = False
         if self.mount_from:
             location = self._mounted()
             if location is None:
                 return False
-            self._keep(location)
-        if not self._note.location:
-            self._keep(self.session.call(self._call("POST", "blobs/uploads/"), self._begun))
+            self._place = location
+        if not self._place:
+            self._place = self.session.call(self._call("POST", "blobs/uploads/"), self._begun)
         return True
 
     def _mounted(self) -> str | None:
@@ -216,7 +202,7 @@ class BlobUpload:
             is_part = start or end < self.descriptor.size
             place = f"{start}-{end - 1}" if is_part else ""
             content = Content(OCTETS, end - start, partial(self._opened, start, end), place)
-            self._keep(self._at("PATCH", content, self._begun))
+            self._place = self._at("PATCH", content, self._begun)
             start = end
         self._commit(Content(OCTETS, 0, tuple))
 
@@ -224,8 +210,7 @@ class BlobUpload:
         """Number of bytes that a registry kept of a broken upload; None if unknown, or if resuming isn't worth it."""
         if self.descriptor.size <= _SMALL_BYTES:
             return None
-        # The registry can't have more than this process has read, unless an earlier process sent it.
-        most = self.descriptor.size if self._is_noted or self._verifier is None else self._verifier.received
+        most = self._verifier.received  # the registry can't have more than was read
 
         def _judged(response: Response) -> int | None:
             with response:
@@ -237,7 +222,7 @@ class BlobUpload:
                 if not 0 < last < most:
                     return None
                 if response.headers.get("Location", ""):
-                    self._keep(self._location(response))
+                    self._place = self._location(response)
                 return last + 1
 
         return self._at("GET", None, _judged)
@@ -251,33 +236,22 @@ class BlobUpload:
                     raise failure(response, what=self._what)
 
         self._at("PUT", content, _judged, query=urlencode({"digest": str(self.descriptor.digest)}))
-        self._note.keep("")
+        self._place = ""
 
     def _give_up(self) -> None:
         """Ask the registry to delete the upload. If it doesn't, it drops the upload after some days."""
-        if self._note.location:
+        if self._place:
             with contextlib.suppress(ImageStoreError):
                 self._at("DELETE", None, lambda response: response.close())
-            self._note.keep("")
+            self._place = ""
 
     def _at(self, method: str, content: Content | None, use: Callable[[Response], T], *, query: str = "") -> T:
         """Send one request to the upload, without retry: the caller must first find out how much arrived."""
-        location = self._note.location
+        location = self._place
         if query:
             location += ("&" if "?" in location else "?") + query
         call = replace(self._call(method, ""), url=location, content=content)
         return replace(self.session, is_tried_once=True).call(call, use)
-
-    def _is_ours(self, location: str) -> bool:
-        """Whether an upload's URL is at the registry itself."""
-        try:
-            return bool(location) and urls.origin_of(location) == self.session.endpoint.origin
-        except ProtocolError:
-            return False
-
-    def _keep(self, location: str) -> None:
-        # At another host it is as good as a login there.
-        self._note.keep(location, is_lasting=self._is_ours(location))
 
     def _call(self, method: str, path: str) -> Call:
         return Call(method, self.repository, path, self._what)
@@ -328,9 +302,6 @@ class BlobUpload:
         """
         if start == 0:
             self._verifier = self._new_verifier()
-        elif self._verifier is not None and start > self._verifier.received:
-            # The registry verifies the whole blob.
-            self._verifier = None
         at = start
         observer = self.session.shared.observer
         observer(BlobUploading(self.descriptor, start))
@@ -348,19 +319,19 @@ class BlobUpload:
                     at += 1  # more bytes than the descriptor states
             if at != end:
                 raise SizeMismatchError(self._what, expected=self.descriptor.size, actual=at)
-            if self._verifier is not None and end == self.descriptor.size:
+            if end == self.descriptor.size:
                 self._verifier.finish()
         except ImageStoreError as error:
             raise _SourceError(error) from error
 
     def _read(self, source: Transfer, start: int) -> Iterator[bytes]:
-        """Pieces from an offset on; if the blob was read from its beginning, each byte is verified once."""
+        """Pieces from an offset on; each byte is verified once."""
         buffer = memoryview(bytearray(_PIECE_BYTES))
         at = source.start
         while count := source.readinto(buffer):
             self.session.cancel.check()
             piece, first, at = buffer[:count], at, at + count
-            if self._verifier is not None and at > self._verifier.received:
+            if at > self._verifier.received:
                 self._verifier.update(piece[max(0, self._verifier.received - first) :])
             if at > start:
                 yield bytes(piece[max(0, start - first) :])

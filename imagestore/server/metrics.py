@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.cri.pull_queue import PullOutcome
-    from imagestore.mirror.service import Mirror
+    from imagestore.mirror import Mirror
     from imagestore.server.metrics_http import MetricsServer
     from imagestore.server.publishing import ServedPublisher
     from imagestore.store.garbage import GarbageReport

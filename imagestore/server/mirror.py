@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError
-from imagestore.mirror.listener import Listener
-from imagestore.mirror.service import Mirror
-from imagestore.mirror.settings import MIRROR_PLUGIN
+from imagestore.mirror import MIRROR_PLUGIN, Listener, Mirror
 
 if TYPE_CHECKING:
     from imagestore.store.workers import StoreWorkers

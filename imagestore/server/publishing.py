@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagestore.cri.model import FilesystemUsage
+from imagestore.publish import PUBLISH_PLUGIN, Publisher, PublishSettings
 from imagestore.publish.file_systems import ImageFileSystems
 from imagestore.publish.following import PublishFollower
-from imagestore.publish.publisher import Publisher
-from imagestore.publish.settings import PUBLISH_PLUGIN, PublishSettings
 
 log = logging.getLogger(__name__)
 

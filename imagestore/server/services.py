@@ -76,11 +76,7 @@ async def add_services(
 ) -> ServedServices:
     """Add every service to a server that isn't started yet."""
     pulls = PullQueue(limit=max_concurrent_pulls, meter=metrics)
-    # The server's own collector notices removals, unless garbage collection is switched off.
-    names = (
-        *add_cri(server, workers, pulls, readiness),
-        *add_containerd(server, workers, collects_after_removals=False),
-    )
+    names = (*add_cri(server, workers, pulls, readiness), *add_containerd(server, workers))
     names = (*names, health.SERVICE_NAME, reflection.SERVICE_NAME)
     servicer = health.aio.HealthServicer()
     for name in names:

@@ -37,7 +37,6 @@ from imagestore.node.image_names import PullPolicy
 from imagestore.node.kubelet_messages import ObjectReference, start_failure
 from imagestore.node.pull_record_files import PullRecordFiles
 from imagestore.node.pull_record_manager import PullManager
-from imagestore.node.puller import Puller
 from imagestore.node.runtime_class import image_handler
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.util import files
@@ -200,7 +199,7 @@ def _manager(found: Connected, heard: list[NodeEvent], metrics: NodeMetrics | No
         found.service,
         gates=settings.gates,
         keyring=NodeKeyring(CredentialResolver.standard()),
-        puller=Puller(found.service, slots=settings.pull_slots(), bucket=settings.token_bucket()),
+        puller=settings.puller(found.service),
         records=records_of(found, metrics) if settings.gates.ensure_secret_pulled_images else None,
         recorder=heard.append,
         metrics=metrics,

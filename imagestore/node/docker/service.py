@@ -34,8 +34,8 @@ from imagestore.node.docker.handler_table import HandlerTable
 from imagestore.node.docker.http import EngineConnection
 from imagestore.node.docker.pulling import pull
 from imagestore.node.edged.settings import STALL_LIMIT
-from imagestore.node.puller import PullSlots
 from imagestore.oci import Reference
+from imagestore.util.slots import SlotQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -94,7 +94,7 @@ class DockerImageService:
         self._sandbox_image = str(Reference.parse(sandbox_image)) if sandbox_image else ""
         self._table = table if table is not None else HandlerTable()
         self._stall_limit = stall_limit
-        self._pulling = tuple(PullSlots.serial() for _ in range(_STRIPES))
+        self._pulling = tuple(SlotQueue(1) for _ in range(_STRIPES))
 
     def version(self) -> ServiceVersion:
         """See ImageService."""

@@ -1,4 +1,4 @@
-"""Collections on behalf of clients take a small part of the time, whatever becomes of them."""
+"""Requests that wait for a collection share it, whatever becomes of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from imagestore.containerd.collector import Collector
 from imagestore.errors import StoreError, StoreFullError, UndeletableError
 from imagestore.store import StoreWorkers
-from tests.support.patience import until_in_loop
 
 UNDELETABLE = UndeletableError({"sha256:0": "content sha256:0: can't delete"})
 FULL = StoreFullError("metadata.db: no space")
@@ -22,30 +21,13 @@ class Failing:
 
     def __init__(self, failure: StoreError) -> None:
         self.runs = 0
-        self.began: list[float] = []
         self.collections = 0
         self.failure = failure
 
     async def transfer(self, _work: Callable[..., object]) -> None:
         self.runs += 1
-        self.began.append(asyncio.get_running_loop().time())
         await asyncio.sleep(0.01)
         raise self.failure
-
-
-@pytest.mark.parametrize("failure", [UNDELETABLE, FULL])
-def test_one_that_fails_each_time_is_not_run_more_often_than_one_that_ends_well(failure: StoreError) -> None:
-    async def remove_twice() -> list[float]:
-        workers = Failing(failure)
-        collector = Collector(cast("StoreWorkers", workers))
-        collector.note_removal()
-        await until_in_loop(lambda: workers.collections == 1, "a collection")
-        collector.note_removal()
-        await until_in_loop(lambda: workers.collections == 2, "another one")
-        return workers.began
-
-    first, second = asyncio.run(remove_twice())
-    assert second - first > 0.45, "the pause is as long as many runs"
 
 
 def wait_together(failure: StoreError) -> tuple[int, list[BaseException | None]]:

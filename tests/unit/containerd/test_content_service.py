@@ -330,8 +330,7 @@ def test_a_piece_that_waits_for_its_reader_is_held_by_nobody_else(store: ImageSt
         writer.commit(digest, 5)
     context: Any = SimpleNamespace(invocation_metadata=lambda: (("containerd-namespace", "k8s.io"),))
     workers: Any = SimpleNamespace(transfer=transfer_on(store))
-    collector: Any = None
-    service = content.ContentService(workers, collector)
+    service = content.ContentService(workers)
 
     async def run() -> None:
         pieces: Any = service.Read(content_pb2.ReadContentRequest(digest=HELLO), context)

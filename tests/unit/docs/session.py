@@ -82,7 +82,7 @@ class Session:
         for name in ("fixtures", "examples", "config.toml.example"):
             (work / name).symlink_to(TOP / name)
         self._patch.chdir(work)
-        self._patch.setattr("imagestore.platforms.host.detect", lambda **_: self._node)
+        self._patch.setattr("imagestore.platforms.host.detect", lambda: self._node)
         home = {"HOME": "home", "DOCKER_CONFIG": "home/.docker", "XDG_RUNTIME_DIR": "run", "IMAGESTORE_ROOT": "store"}
         for name, value in home.items():
             self._patch.setenv(name, str(self._folder / value))

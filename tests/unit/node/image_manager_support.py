@@ -15,7 +15,7 @@ from imagestore.node.metrics import NodeMetrics
 from imagestore.node.pull_record_files import PullRecordFiles
 from imagestore.node.pull_record_manager import PullManager
 from imagestore.node.pull_verification import CredentialVerification
-from imagestore.node.puller import Puller, TokenBucket
+from imagestore.node.puller import Puller
 from tests.support.image_services import FakeClock, FakeService, image
 
 if TYPE_CHECKING:
@@ -39,13 +39,13 @@ class Bed:
     metrics: NodeMetrics = field(default_factory=NodeMetrics)
     times: list[str] = field(default_factory=list)
     records: PullManager | None = None
-    bucket: TokenBucket | None = None
+    qps: float = 0
 
     def __post_init__(self) -> None:
         self.manager = ImageManager(
             self.service,
             gates=self.gates,
-            puller=Puller(self.service, bucket=self.bucket, clock=self.clock),
+            puller=Puller(self.service, qps=self.qps, clock=self.clock),
             records=self.records,
             recorder=self.events.append,
             metrics=self.metrics,

@@ -18,8 +18,7 @@ from imagestore.node.feature_gates import FeatureGates
 from imagestore.node.image_manager import EnsureRequest, ImageManager
 from imagestore.node.image_names import PullPolicy
 from imagestore.node.kubelet_messages import ErrorClass, NodeEvent, start_failure
-from imagestore.node.puller import TokenBucket
-from tests.support.image_services import FakeClock, FakeService
+from tests.support.image_services import FakeService
 from tests.unit.node.image_manager_support import HANDLERS, OFF, POD, PRESENT, SUBJECT, TWO, Bed, present, secret
 
 
@@ -202,8 +201,7 @@ def test_presence_is_that_of_the_handler() -> None:
 
 
 def test_no_token_means_no_pull() -> None:
-    clock = FakeClock()
-    bed = Bed(clock=clock, bucket=TokenBucket(1, 0, clock=clock))
+    bed = Bed(qps=1)
     result = bed.ensure()
     assert (result.error, result.message) == (ErrorClass.PULL, "pull QPS exceeded")
     assert bed.told()[-1] == ("Warning", "Failed", f'Failed to pull image "{PRESENT}": pull QPS exceeded')

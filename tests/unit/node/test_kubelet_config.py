@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from imagestore.cri import ImageSpec
 from imagestore.errors import ConfigError
 from imagestore.node.eviction import CollectionPolicy
 from imagestore.node.feature_gates import FeatureGates
 from imagestore.node.kubelet_config import KubeletImageSettings
+from imagestore.node.puller import PullFailedError
 from imagestore.util.durations import Duration
 from imagestore.util.yaml_documents import parse_documents
+from tests.support.image_services import FakeService
 
 
 def test_the_kubelets_defaults() -> None:
@@ -17,7 +20,7 @@ def test_the_kubelets_defaults() -> None:
     assert settings == KubeletImageSettings()
     assert settings.faults() == ()
     assert settings.collection_policy() == CollectionPolicy(85, 80, Duration.of_seconds(120), Duration(0))
-    assert settings.pull_slots().limit == 1
+    assert (settings.serialize_image_pulls, settings.max_parallel_image_pulls) == (True, None)
     assert (settings.registry_pull_qps, settings.registry_burst) == (5, 10)
     assert settings.runtime_request_timeout == Duration.of_seconds(120)
     assert (
@@ -27,6 +30,14 @@ def test_the_kubelets_defaults() -> None:
     )
     assert (settings.node_status_max_images, settings.gates.runtime_class_in_image_cri) == (50, False)
     assert settings.verification().policy == "NeverVerifyPreloadedImages"
+
+
+def test_pulls_are_limited_as_configured() -> None:
+    settings = KubeletImageSettings.parse({"registryPullQPS": 1, "registryBurst": 1, "serializeImagePulls": False})
+    puller = settings.puller(FakeService())
+    puller.pull(ImageSpec("registry.example/app:1"), ())
+    with pytest.raises(PullFailedError, match="QPS"):
+        puller.pull(ImageSpec("registry.example/app:1"), ())
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ IMAGES: Final = {
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("IMAGESTORE_ROOT", str(tmp_path / "store"))
-    monkeypatch.setattr("imagestore.platforms.host.detect", lambda **_: platforms.parse("linux/amd64"))
+    monkeypatch.setattr("imagestore.platforms.host.detect", lambda: platforms.parse("linux/amd64"))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 
 import httpx
@@ -21,11 +20,6 @@ from imagestore.registry.limits import TransferSlots
 from imagestore.registry.transport.addresses import Origin
 from tests.support.streams import drain
 from tests.unit.registry.wire import CONTENT, LAYER, ONE, OTHER, MakeBench
-
-
-def test_a_host_without_any_place_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        TransferSlots(0)
 
 
 def test_hosts_do_not_take_each_others_places() -> None:
@@ -55,66 +49,6 @@ def test_a_place_given_back_twice_is_one_place() -> None:
     slots.take(ONE, cancel=cancel)
     with pytest.raises(DeadlineExceededError):
         slots.take(ONE, cancel=CancelToken(0.01))
-
-
-@pytest.mark.parametrize("moment", ["before", "meanwhile"])
-def test_waiting_for_a_place_ends_when_cancelled(moment: str) -> None:
-    slots, cancel = TransferSlots(1), CancelToken()
-    slots.take(ONE, cancel=CancelToken())
-    timer = threading.Timer(0.05, cancel.cancel)
-    (cancel.cancel if moment == "before" else timer.start)()
-    with pytest.raises(OperationCancelledError):
-        slots.take(ONE, cancel=cancel)
-
-
-def test_places_are_given_in_the_order_of_asking() -> None:
-    slots, served = TransferSlots(1), []
-    taken = slots.take(ONE, cancel=CancelToken())
-    threads = []
-
-    def wait_and_serve(number: int) -> None:
-        release = slots.take(ONE, cancel=CancelToken(60))
-        served.append(number)
-        release.give_back()
-
-    for number in range(6):
-        threads.append(threading.Thread(target=wait_and_serve, args=(number,)))
-        threads[-1].start()
-        while slots.waiting(ONE) <= number:
-            time.sleep(0.001)
-    taken.give_back()
-    for thread in threads:
-        thread.join()
-    assert served == list(range(6))
-
-
-def test_a_new_transfer_waits_behind_those_that_wait() -> None:
-    slots, cancel, order = TransferSlots(1), CancelToken(120), []
-    taken = slots.take(ONE, cancel=cancel)
-
-    def wait() -> None:
-        slot = slots.take(ONE, cancel=cancel)
-        order.append("waited")
-        slot.give_back()
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    while not slots.waiting(ONE):
-        time.sleep(0.001)
-    taken.give_back()
-    slots.take(ONE, cancel=cancel).give_back()
-    order.append("came later")
-    waiting.join()
-    assert order == ["waited", "came later"]
-
-
-def test_a_cancelled_wait_delays_no_other() -> None:
-    slots = TransferSlots(1)
-    taken = slots.take(ONE, cancel=CancelToken())
-    with pytest.raises(DeadlineExceededError):
-        slots.take(ONE, cancel=CancelToken(0.01))
-    taken.give_back()
-    slots.take(ONE, cancel=CancelToken(60))
 
 
 class Crowd(httpx.SyncByteStream):

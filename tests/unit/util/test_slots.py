@@ -1,4 +1,4 @@
-"""Back-off, token bucket and slots."""
+"""Slots are granted in the order of requests, and no more of them than there are."""
 
 from __future__ import annotations
 
@@ -7,51 +7,21 @@ import sys
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from imagestore import CancelToken
-from imagestore.errors import InvalidInputError, OperationCancelledError
-from imagestore.node.puller import PullSlots, TokenBucket
-from imagestore.util.durations import NANOSECONDS
-from tests.support.image_services import FakeClock
+from imagestore.errors import DeadlineExceededError, InvalidInputError, OperationCancelledError
+from imagestore.util.slots import SlotQueue
 
 
-def test_the_bucket_starts_full_and_refills() -> None:
-    clock = FakeClock()
-    bucket = TokenBucket(5, 10, clock=clock)
-    assert [bucket.take() for _ in range(11)] == [True] * 10 + [False]
-    clock.pass_seconds(0.199)
-    assert not bucket.take()
-    clock.pass_seconds(0.001)
-    assert bucket.take()
-    assert not bucket.take()
-    clock.pass_seconds(3600)
-    assert [bucket.take() for _ in range(11)] == [True] * 10 + [False]
+@pytest.mark.parametrize("most", [0, -1])
+def test_a_queue_has_at_least_one_slot(most: int) -> None:
+    with pytest.raises(InvalidInputError, match="at least one"):
+        SlotQueue(most)
 
 
-def test_no_rate_is_no_bucket_and_no_burst_lets_nothing_through() -> None:
-    assert all(TokenBucket(0, 0).take() for _ in range(100))
-    assert not TokenBucket(5, 0).take()
-    for qps, burst in ((-1, 1), (1, -1), (float("nan"), 1)):
-        with pytest.raises(InvalidInputError):
-            TokenBucket(qps, burst)
-
-
-@given(st.integers(1, 20), st.integers(1, 20), st.lists(st.floats(0, 3), max_size=30))
-def test_no_more_than_burst_and_rate_come_through(qps: int, burst: int, pauses: list[float]) -> None:
-    clock = FakeClock()
-    bucket = TokenBucket(qps, burst, clock=clock)
-    began, taken = clock.now, 0
-    for pause in pauses:
-        clock.pass_seconds(pause)
-        taken += bucket.take()
-        assert taken <= burst + qps * (clock.now - began) / NANOSECONDS + 1e-6
-
-
-@pytest.mark.parametrize(("limit", "most"), [(1, 1), (3, 3), (None, 5), (0, 5), (-1, 5)])
+@pytest.mark.parametrize(("limit", "most"), [(1, 1), (3, 3), (None, 5)])
 def test_no_more_than_the_limit_run_at_once(limit: int | None, most: int) -> None:
-    slots, running, seen = PullSlots(limit), 0, [0]
+    slots, running, seen = SlotQueue(limit), 0, [0]
     lock, full = threading.Lock(), threading.Event()
 
     def work() -> None:
@@ -75,7 +45,7 @@ def test_no_more_than_the_limit_run_at_once(limit: int | None, most: int) -> Non
 
 
 def test_slots_are_granted_in_the_order_of_arrival() -> None:
-    slots, order = PullSlots.serial(), []
+    slots, order = SlotQueue(1), []
     threads = []
 
     def work(number: int) -> None:
@@ -94,7 +64,7 @@ def test_slots_are_granted_in_the_order_of_arrival() -> None:
 
 
 def test_a_cancelled_wait_takes_no_slot() -> None:
-    slots, token, ended = PullSlots.serial(), CancelToken(), []
+    slots, token, ended = SlotQueue(1), CancelToken(), []
 
     def work() -> None:
         with pytest.raises(OperationCancelledError), slots.slot(token):
@@ -109,15 +79,15 @@ def test_a_cancelled_wait_takes_no_slot() -> None:
         token.cancel("enough")
         thread.join(60)
     assert ended == [True]
-    with slots.slot(CancelToken()):
+    with slots.slot(CancelToken(60)):
         assert slots.waiting == 0
 
 
 _INTERRUPTED = """
 import signal, threading
-from imagestore.node.puller import PullSlots
+from imagestore.util.slots import SlotQueue
 
-slots, is_held, is_over = PullSlots.serial(), threading.Event(), threading.Event()
+slots, is_held, is_over = SlotQueue(1), threading.Event(), threading.Event()
 
 def work():
     with slots.slot():
@@ -145,3 +115,35 @@ with slots.slot():
 def test_an_interrupt_while_waiting_takes_no_slot() -> None:
     done = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "interrupted, 0 wait\nthe next has its slot\n"
+
+
+def test_a_new_thread_waits_behind_those_that_wait() -> None:
+    slots, order = SlotQueue(1), list[str]()
+
+    def wait() -> None:
+        with slots.slot():
+            order.append("waited")
+
+    with slots.slot():
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        while not slots.waiting:
+            threading.Event().wait(0.001)
+    with slots.slot():
+        order.append("came later")
+    waiting.join()
+    assert order == ["waited", "came later"]
+
+
+def test_an_operation_that_is_cancelled_does_not_begin_to_wait() -> None:
+    slots, token = SlotQueue(1), CancelToken()
+    token.cancel()
+    with slots.slot(), pytest.raises(OperationCancelledError):
+        slots.take(token)
+
+
+def test_a_wait_past_its_deadline_delays_no_other() -> None:
+    slots = SlotQueue(1)
+    with slots.slot(), pytest.raises(DeadlineExceededError):
+        slots.take(CancelToken(0.01))
+    slots.take(CancelToken(60))
