@@ -108,17 +108,17 @@ class TokenGate:
         return self._refusal(request) or self._inside(request)
 
     def _refusal(self, request: Request) -> Reply | None:
-        target = parse_path(request.path)
-        needed = f"repository:{target.repository}:pull" if target.repository else ""
+        needed = _needed(request)
         scheme, _, token = request.fields.get("Authorization").partition(" ")
         grant = self._realm.grants.get(token.strip()) if scheme.lower() == "bearer" else None
         if grant is None or grant.service != self.auth.service or grant.expires <= self._clock():
             return self._challenge(needed, "invalid_token" if scheme else "")
-        if needed and needed not in grant.scopes:
+        if not {f"{name}:{action}" for name, actions in needed.items() for action in actions} <= grant.scopes:
             return self._challenge(needed, "insufficient_scope")
         return None
 
-    def _challenge(self, scope: str, reason: str) -> Reply:
+    def _challenge(self, needed: Mapping[str, tuple[str, ...]], reason: str) -> Reply:
+        scope = " ".join(f"{name}:{','.join(actions)}" for name, actions in needed.items())
         parts = {"realm": f"https://{self.auth.realm_host}{self.auth.realm_path}", "service": self.auth.service}
         parts |= {"scope": scope, "error": reason}
         value = "Bearer " + ",".join(f'{name}="{text}"' for name, text in parts.items() if text)
@@ -168,6 +168,19 @@ class TokenGate:
         actions = {"pull", "push", "delete"} if user else {"pull"}
         wanted = set(found["actions"].split(","))
         return {f"repository:{found['name']}:{action}" for action in actions if action in wanted or "*" in wanted}
+
+
+def _needed(request: Request) -> dict[str, tuple[str, ...]]:
+    """The actions that a request needs, by resource: a mount also reads the repository that it takes the blob from."""
+    target = parse_path(request.path)
+    if not target.repository:
+        return {}
+    actions = {"GET": ("pull",), "HEAD": ("pull",), "DELETE": ("delete",)}.get(request.method, ("pull", "push"))
+    needed = {f"repository:{target.repository}": actions}
+    source = dict(request.parameters()).get("from", "")
+    if target.kind == "upload" and source:
+        needed.setdefault(f"repository:{source}", ("pull",))
+    return needed
 
 
 def _basic_gate(host: str, auth: BasicAuth, inside: Responder) -> Responder:
