@@ -108,17 +108,16 @@ class TokenGate:
         return self._refusal(request) or self._inside(request)
 
     def _refusal(self, request: Request) -> Reply | None:
-        needed = _needed(request)
+        needed = needed_actions(request)
         scheme, _, token = request.fields.get("Authorization").partition(" ")
         grant = self._realm.grants.get(token.strip()) if scheme.lower() == "bearer" else None
         if grant is None or grant.service != self.auth.service or grant.expires <= self._clock():
-            return self._challenge(needed, "invalid_token" if scheme else "")
+            return self._challenge(scope_text(needed), "invalid_token" if scheme else "")
         if not {f"{name}:{action}" for name, actions in needed.items() for action in actions} <= grant.scopes:
-            return self._challenge(needed, "insufficient_scope")
+            return self._challenge(scope_text(needed), "insufficient_scope")
         return None
 
-    def _challenge(self, needed: Mapping[str, tuple[str, ...]], reason: str) -> Reply:
-        scope = " ".join(f"{name}:{','.join(actions)}" for name, actions in needed.items())
+    def _challenge(self, scope: str, reason: str) -> Reply:
         parts = {"realm": f"https://{self.auth.realm_host}{self.auth.realm_path}", "service": self.auth.service}
         parts |= {"scope": scope, "error": reason}
         value = "Bearer " + ",".join(f'{name}="{text}"' for name, text in parts.items() if text)
@@ -170,7 +169,7 @@ class TokenGate:
         return {f"repository:{found['name']}:{action}" for action in actions if action in wanted or "*" in wanted}
 
 
-def _needed(request: Request) -> dict[str, tuple[str, ...]]:
+def needed_actions(request: Request) -> dict[str, tuple[str, ...]]:
     """The actions that a request needs, by resource: a mount also reads the repository that it takes the blob from."""
     target = parse_path(request.path)
     if not target.repository:
@@ -181,6 +180,15 @@ def _needed(request: Request) -> dict[str, tuple[str, ...]]:
     if target.kind == "upload" and source:
         needed.setdefault(f"repository:{source}", ("pull",))
     return needed
+
+
+def scope_text(needed: Mapping[str, tuple[str, ...]]) -> str:
+    """Actions by resource as a challenge names them.
+
+    >>> scope_text({"repository:a": ("pull", "push"), "repository:b": ("pull",)})
+    'repository:a:pull,push repository:b:pull'
+    """
+    return " ".join(f"{name}:{','.join(actions)}" for name, actions in needed.items())
 
 
 def _basic_gate(host: str, auth: BasicAuth, inside: Responder) -> Responder:

@@ -1,8 +1,8 @@
 """The engine: one place that decides every answer, for every server and transport.
 
-The first responder that has an answer wins; then the faults change it, and the change that it confirms is made. When no
-responder has one, the request is *unexpected*: it is noted in the ledger and answered with 501, which no client mistakes
-for "not found".
+The first responder that has an answer wins; then the faults change it, and the change that it confirms is made. When
+no responder has one, the request is *unexpected*: it is noted in the ledger and answered with 501, which no client
+mistakes for "not found".
 """
 
 from __future__ import annotations

@@ -211,8 +211,8 @@ def _digest(pointer: dict[str, Any]) -> Digest | None:
 def _pointers(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """What a manifest or index points at, each with the kind of content."""
     for member, kind in (("config", "blob"), ("layers", "blob"), ("manifests", "manifest")):
-        found = value.get(member) or []
-        for pointer in found if isinstance(found, list) else [found]:
+        found = value.get(member)
+        for pointer in found if isinstance(found, list) else [] if found is None else [found]:
             yield kind, pointer
 
 

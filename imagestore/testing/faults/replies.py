@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import Digest
 from imagestore.testing.builders.bodies import BytesBody
+from imagestore.testing.engine.auth import needed_actions, scope_text
 from imagestore.testing.engine.messages import Ending, Fields, Reply, Request, error
-from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.faults.rules import REDIRECT_TARGET, SUCCESSES, Effect, choice, number
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class ForeignRealm(Effect):
 
 
 def _challenge(base: str, request: Request) -> str:
-    scope = f"repository:{parse_path(request.path).repository}:pull"
+    scope = scope_text(needed_actions(request))
     return f'Bearer realm="{base}/token",service="{request.host}",scope="{scope}"'
 
 
