@@ -255,10 +255,10 @@ def test_skopeo_pushes_and_deletes(tmp_path: Path, writable: RegistryServer) -> 
     assert writable.library.open("registry.example", "pushed").tags == {}
 
 
-@pytest.mark.parametrize("rules", [{}, {"mounts": False, "referrers_api": False}], ids=["all", "less"])
-def test_skopeo_logs_in_and_mounts(tmp_path: Path, rules: dict[str, bool]) -> None:
+@pytest.mark.parametrize("rules", [WriteRules(), WriteRules(mounts=False, referrers_api=False)], ids=["all", "less"])
+def test_skopeo_logs_in(tmp_path: Path, rules: WriteRules) -> None:
     images, auth = {"registry.example/base:1": PUSHED}, TokenAuth(users={"alice": "right"})
-    with RegistryServer(images, auth=auth, writable=WriteRules(**rules)) as server:
+    with RegistryServer(images, auth=auth, writable=rules) as server:
         options = ("--all", "--src-tls-verify=false", "--dest-tls-verify=false", "--dest-creds=alice:right")
         places = [f"docker://{server.address}/{name}" for name in ("base:1", "pushed:1")]
         more = {"XDG_DATA_HOME": str(tmp_path), "HOME": str(tmp_path)}

@@ -174,8 +174,8 @@ def needed_actions(request: Request) -> dict[str, tuple[str, ...]]:
     target = parse_path(request.path)
     if not target.repository:
         return {}
-    actions = {"GET": ("pull",), "HEAD": ("pull",), "DELETE": ("delete",)}.get(request.method, ("pull", "push"))
-    needed = {f"repository:{target.repository}": actions}
+    by_method: dict[str, tuple[str, ...]] = {"GET": ("pull",), "HEAD": ("pull",), "DELETE": ("delete",)}
+    needed = {f"repository:{target.repository}": by_method.get(request.method, ("pull", "push"))}
     source = dict(request.parameters()).get("from", "")
     if target.kind == "upload" and source:
         needed.setdefault(f"repository:{source}", ("pull",))

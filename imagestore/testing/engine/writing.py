@@ -66,7 +66,7 @@ class WriteRules:
     quota_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
-        if isinstance(self.deletes, str) or not set(self.deletes) <= _DELETABLE:
+        if not set(self.deletes) <= _DELETABLE:
             raise InvalidInputError(f"deletes: expected a set of {', '.join(sorted(_DELETABLE))}; got {self.deletes!r}")
         if self.quota_bytes < 0:
             raise InvalidInputError(f"quota_bytes: expected 0 or more, got {self.quota_bytes}")

@@ -208,7 +208,7 @@ def test_every_missing_part_is_named() -> None:
 
 
 def test_a_layer_with_urls_need_not_be_there() -> None:
-    image = build_image(layers=[foreign_layer("far", urls=["https://far.example/layer"])])
+    image = build_image(layers=[foreign_layer("far", urls=("https://far.example/layer",))])
     repository = repository_of(Registry(writable=True))
     repository.push_blob(b"".join(image.blobs[image.manifests[0].config.digest].chunks()))
     assert put(repository, "1", image).status_code == 201
@@ -386,7 +386,7 @@ def test_a_cut_needs_bytes_to_cut() -> None:
 
 def header_for(client: httpx.Client, scope: str, user: str = "alice") -> dict[str, str]:
     login = {"Authorization": "Basic " + base64.b64encode(f"{user}:right".encode()).decode()} if user else {}
-    query = [("scope", one) for one in scope.split(" ")]
+    query = {"scope": scope.split(" ")}
     return {"Authorization": f"Bearer {client.get('/token', params=query, headers=login).json()['token']}"}
 
 
