@@ -31,6 +31,7 @@ from imagestore.testing import (
     build_artifact,
     build_image,
     build_index,
+    chaos,
 )
 from imagestore.testing.builders.bodies import BytesBody, read_all
 from imagestore.testing.faults import CutUpload, Effect, Refuse, Reset, SetHeader, SetStatus
@@ -265,3 +266,19 @@ def test_a_denied_push_leaves_nothing() -> None:
     with pytest.raises(AccessDeniedError, match="quota"):
         upload(registry, LARGE)
     assert (registry.ledger.pushes(), registry.library.size()) == ([], 0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_push_outlasts_chaos(seed: int) -> None:
+    registry = Registry(faults=[chaos(seed, rate=0.6)], writable=True)
+    for data in (SMALL, LARGE):
+        upload(registry, data)
+    with writing(registry) as writer:
+        for digest, body in OTHER.blobs.items():
+            data = read_all(body, 1 << 20)
+            writer.blob(Descriptor(OCTETS, digest, len(data)), partial(Source, data))
+        writer.manifest(OTHER.target, OTHER.documents[OTHER.target.digest].data, tag="1")
+    there = registry.library.open("registry.example", "team/app")
+    assert {*there.blobs} == {described(SMALL).digest, described(LARGE).digest, *OTHER.blobs}
+    assert there.tags == {"1": OTHER.target.digest}
+    assert any(entry.faults for entry in registry.ledger.entries)
