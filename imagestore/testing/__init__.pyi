@@ -16,6 +16,8 @@ from .engine.auth import BasicAuth as BasicAuth
 from .engine.auth import TokenAuth as TokenAuth
 from .engine.distribution import Library as Library
 from .engine.ledger import Ledger as Ledger
+from .engine.messages import Push as Push
+from .engine.writing import WriteRules as WriteRules
 from .faults.chaos import chaos as chaos
 from .faults.rules import FaultRule as FaultRule
 from .faults.rules import Where as Where

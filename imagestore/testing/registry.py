@@ -4,13 +4,18 @@
         client.pull(f"{server.address}/base:1")
         assert server.ledger.count(kind="blob") == 3
 
+    with RegistryServer(writable=True) as server:
+        client.push(f"{server.address}/base:1")
+        assert server.ledger.pushes("base")
+
 The same object has ``transport`` for unit tests with httpx, without any socket.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Self
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import InvalidInputError
 from imagestore.testing.engine.auth import BasicAuth, TokenAuth, make_gates
@@ -18,6 +23,7 @@ from imagestore.testing.engine.distribution import DistributionApi, Library, can
 from imagestore.testing.engine.engine import Engine, FaultInjector, RequestHandler
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.messages import error
+from imagestore.testing.engine.writing import WritableApi, WriteRules
 from imagestore.testing.faults.replies import ForeignRealm, redirect_target
 from imagestore.testing.faults.rules import Effect, FaultPlan, FaultRule
 from imagestore.testing.servers.authority import Authority
@@ -30,6 +36,10 @@ if TYPE_CHECKING:
 
     from imagestore.testing.builders.images import Image
     from imagestore.testing.engine.messages import Reply, Request, Responder
+
+_NO_IMAGES: Final[Mapping[str, Image]] = MappingProxyType({})
+# Where a registry without images is pushed to.
+_WRITABLE_HOST: Final = "registry.example"
 
 
 class RecordedRegistry:
@@ -78,10 +88,11 @@ class Registry(RecordedRegistry):
     """A registry without a socket.
 
     Args:
-        images: reference to image, or a library.
+        images: reference to image, or a library. Without any, a writable registry is ``registry.example``.
         auth: the same for every host, or per logical host of the images.
         faults: what goes wrong; see imagestore.testing.faults.
         storage_host: blobs are redirected to this logical host when set.
+        writable: whether it takes pushes and deletions, or by which rules. What is pushed is in ``library``.
 
     Raises:
         InvalidInputError: ``auth`` names a host that has no images, or ``faults`` is no list of rules.
@@ -89,22 +100,27 @@ class Registry(RecordedRegistry):
 
     def __init__(
         self,
-        images: Mapping[str, Image] | Library,
+        images: Mapping[str, Image] | Library = _NO_IMAGES,
         *,
         auth: BasicAuth | TokenAuth | Mapping[str, BasicAuth | TokenAuth] | None = None,
         faults: Sequence[FaultRule | FaultInjector] = (),
         storage_host: str = "",
+        writable: bool | WriteRules = False,
     ) -> None:
-        self.library = images if isinstance(images, Library) else Library(images)
+        hosts = (_WRITABLE_HOST,) if writable and not images else ()
+        self.library = images if isinstance(images, Library) else Library(images, hosts=hosts)
         self.ledger = Ledger()
-        content = DistributionApi(self.library, storage_host=storage_host)
+        content = DistributionApi(self.library, storage_host=storage_host).respond
+        if writable:
+            rules = writable if isinstance(writable, WriteRules) else WriteRules()
+            content = WritableApi(self.library, rules, content).respond
         auths = dict.fromkeys(self.hosts, auth) if isinstance(auth, (BasicAuth, TokenAuth)) else auth or {}
         served = {canonical_host(host) for host in self.hosts}
         for host in auths:
             if canonical_host(host) not in served:
                 known = ", ".join(self.hosts) or "none"
                 raise InvalidInputError(f"auth for {host!r}: no image has this host; hosts with images: {known}")
-        self._engine, _ = assemble(content.respond, auths=auths, faults=faults, ledger=self.ledger)
+        self._engine, _ = assemble(content, auths=auths, faults=faults, ledger=self.ledger)
 
     @property
     def engine(self) -> Engine:
@@ -122,14 +138,15 @@ class RegistryServer(Registry):
 
     def __init__(
         self,
-        images: Mapping[str, Image] | Library,
+        images: Mapping[str, Image] | Library = _NO_IMAGES,
         *,
         auth: BasicAuth | TokenAuth | Mapping[str, BasicAuth | TokenAuth] | None = None,
         faults: Sequence[FaultRule | FaultInjector] = (),
         storage_host: str = "",
+        writable: bool | WriteRules = False,
         tls: bool = False,
     ) -> None:
-        super().__init__(images, auth=auth, faults=faults, storage_host=storage_host)
+        super().__init__(images, auth=auth, faults=faults, storage_host=storage_host, writable=writable)
         self.server = self.serve(tls=tls)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Other people's clients against the recorded registry: skopeo, containerd's ctr, oras-py."""
+"""Other people's clients against the recorded registry: skopeo, buildah, containerd's ctr, Docker, oras-py."""
 
 from __future__ import annotations
 
@@ -14,13 +14,26 @@ import oras.client
 import pytest
 
 from imagestore import Digest
-from imagestore.testing import RegistryServer, TokenAuth, build_artifact, build_image, build_index, replay, save_tape
+from imagestore.testing import (
+    FaultRule,
+    RegistryServer,
+    TokenAuth,
+    Where,
+    WriteRules,
+    build_artifact,
+    build_image,
+    build_index,
+    faults,
+    replay,
+    save_tape,
+)
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.servers.authority import Authority
 from imagestore.testing.servers.proxy import ProxyServer
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.maintenance import verify_tape
+from tests.support.dockerd import dockerd
 from tests.support.logins import PASSWORD, token_service
 from tests.support.patience import until
 from tests.support.peers import docker_registry, need
@@ -212,3 +225,93 @@ def test_a_go_client_is_recorded_where_blobs_are_redirected(tmp_path: Path) -> N
                 run(need("skopeo"), *command, more=server.environment())
             path = save_tape(tmp_path / "tapes" / "one", recorder.tape())
     assert verify_tape(path) == []
+
+
+PUSHED = build_index(["linux/amd64", "linux/arm64"], seed="pushed")
+ONE = PUSHED.manifests[0]
+
+
+def pushed(server: RegistryServer, repository: str = "pushed") -> set[Digest]:
+    """What came into a repository, blobs and documents, after everything was answered."""
+    server.ledger.assert_nothing_unexpected()
+    return {one.digest for one in server.ledger.pushes(repository)}
+
+
+@pytest.fixture
+def writable() -> Iterator[RegistryServer]:
+    with RegistryServer({"registry.example/base:1": PUSHED}, writable=True) as server:
+        yield server
+
+
+def test_skopeo_pushes_and_deletes(tmp_path: Path, writable: RegistryServer) -> None:
+    skopeo, layout = need("skopeo"), f"oci:{tmp_path}/layout:1"
+    base, target = (f"docker://{writable.address}/{name}" for name in ("base:1", "pushed:1"))
+    run(skopeo, "copy", "--all", "--src-tls-verify=false", base, layout)
+    run(skopeo, "copy", "--all", "--dest-tls-verify=false", layout, target)
+    assert pushed(writable) == {*PUSHED.blobs, *PUSHED.documents}
+    assert writable.ledger.pushes("pushed")[-1].tag == "1"
+    run(skopeo, "copy", "--all", "--src-tls-verify=false", "--dest-tls-verify=false", base, target + "1")
+    run(skopeo, "delete", "--tls-verify=false", target)
+    assert writable.library.open("registry.example", "pushed").tags == {}
+
+
+@pytest.mark.parametrize("rules", [WriteRules(), WriteRules(mounts=False, referrers_api=False)], ids=["all", "less"])
+def test_skopeo_logs_in(tmp_path: Path, rules: WriteRules) -> None:
+    images, auth = {"registry.example/base:1": PUSHED}, TokenAuth(users={"alice": "right"})
+    with RegistryServer(images, auth=auth, writable=rules) as server:
+        options = ("--all", "--src-tls-verify=false", "--dest-tls-verify=false", "--dest-creds=alice:right")
+        places = [f"docker://{server.address}/{name}" for name in ("base:1", "pushed:1")]
+        more = {"XDG_DATA_HOME": str(tmp_path), "HOME": str(tmp_path)}
+        run(need("skopeo"), "copy", *options, "--src-creds=alice:right", *places, more=more)
+        assert pushed(server) == {*PUSHED.blobs, *PUSHED.documents}
+
+
+def test_skopeo_begins_an_upload_again_that_was_refused_for_now() -> None:
+    images = {"registry.example/base:1": PUSHED}
+    busy = FaultRule(faults.Refuse(429, retry_after="1"), Where(kind="upload", method="POST"))
+    with RegistryServer(images, faults=[busy], writable=True) as server:
+        places = [f"docker://{server.address}/{name}" for name in ("base:1", "pushed:1")]
+        run(need("skopeo"), "copy", "--all", "--src-tls-verify=false", "--dest-tls-verify=false", *places)
+        assert pushed(server) == {*PUSHED.blobs, *PUSHED.documents}
+        assert [entry.status for entry in server.ledger.entries if entry.faults] == [429]
+
+
+def test_buildah_pushes_what_it_built(tmp_path: Path, writable: RegistryServer) -> None:
+    buildah = [need("buildah"), "--root", f"{tmp_path}/root", "--runroot", f"{tmp_path}/run", "--storage-driver=vfs"]
+    container = run(*buildah, "from", "scratch").strip()
+    run(*buildah, "config", "--label", "by=us", container)
+    run(*buildah, "commit", "-q", "--rm", container, "built")
+    run(*buildah, "push", "-q", "--tls-verify=false", "built", f"docker://{writable.address}/pushed:1")
+    run(*buildah, "rmi", "--all", "--force")
+    target = writable.library.open("registry.example", "pushed").tags["1"]
+    assert target in pushed(writable)
+    looked = run(need("skopeo"), "inspect", "--tls-verify=false", f"docker://{writable.address}/pushed:1")
+    assert json.loads(looked)["Labels"]["by"] == "us"
+
+
+def test_ctr_pushes(containerd: str, writable: RegistryServer) -> None:
+    ctr = [need("ctr"), "-a", containerd, "-n", "pushing"]
+    base, target = (f"{writable.address}/{name}" for name in ("base:1", "pushed:1"))
+    run(*ctr, "content", "fetch", "--plain-http", "--all-platforms", base)
+    run(*ctr, "images", "tag", base, target)
+    run(*ctr, "images", "push", "--plain-http", target)
+    assert pushed(writable) == {*PUSHED.blobs, *PUSHED.documents}
+
+
+def test_docker_pushes(writable: RegistryServer) -> None:
+    base, target = (f"{writable.address}/{name}" for name in ("base:1", "pushed:1"))
+    with dockerd() as socket:
+        docker = [need("docker"), "-H", f"unix://{socket}"]
+        run(*docker, "pull", "-q", "--platform", "linux/amd64", base)
+        run(*docker, "tag", base, target)
+        run(*docker, "push", "-q", target)
+    assert pushed(writable) >= {one.digest for one in ONE.layers}
+    assert any(one.is_mounted for one in writable.ledger.pushes("pushed"))
+
+
+def test_oras_pushes_an_artifact(tmp_path: Path, writable: RegistryServer) -> None:
+    (tmp_path / "a.txt").write_bytes(b"hello")
+    client = oras.client.OrasClient(insecure=True)
+    answer = client.push(f"{writable.address}/pushed:1", files=[str(tmp_path / "a.txt")], disable_path_validation=True)
+    assert answer.status_code == 201
+    assert Digest.of(b"hello") in pushed(writable)

@@ -9,7 +9,17 @@ import pytest
 
 from imagestore import ImageStore
 from imagestore.errors import ImageStoreError
-from imagestore.testing import InvalidImage, Ledger, RegistryServer, build_index, invalid_images, replay
+from imagestore.testing import (
+    InvalidImage,
+    Ledger,
+    RegistryServer,
+    WriteRules,
+    build_image,
+    build_index,
+    invalid_images,
+    replay,
+    synthetic_layer,
+)
 from imagestore.testing.faults import chaos
 
 if TYPE_CHECKING:
@@ -87,3 +97,14 @@ def test_chaos_is_outlasted(tmp_path: Path, seed: int) -> None:
         pulled = pull(tmp_path / "store", f"{server.address}/app:1")
         assert pulled.target.digest == image.target.digest
         server.ledger.assert_nothing_unexpected()
+
+
+def test_what_is_too_large_for_one_request_comes_in_parts(tmp_path: Path) -> None:
+    large = synthetic_layer("large", 70 << 20)
+    images = {"registry.example/base:1": build_image(layers=[large])}
+    with RegistryServer(images, writable=WriteRules(mounts=False)) as server, ImageStore(tmp_path) as store:
+        store.copy(f"{server.address}/base:1", f"{server.address}/copied:1")
+    parts = [entry.received_bytes for entry in server.ledger.select(method="PATCH")]
+    assert (sum(parts), len(parts)) == (70 << 20, 3)
+    assert large.digest in {one.digest for one in server.ledger.pushes("copied")}
+    server.ledger.assert_nothing_unexpected()

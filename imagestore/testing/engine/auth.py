@@ -108,14 +108,13 @@ class TokenGate:
         return self._refusal(request) or self._inside(request)
 
     def _refusal(self, request: Request) -> Reply | None:
-        target = parse_path(request.path)
-        needed = f"repository:{target.repository}:pull" if target.repository else ""
+        needed = needed_actions(request)
         scheme, _, token = request.fields.get("Authorization").partition(" ")
         grant = self._realm.grants.get(token.strip()) if scheme.lower() == "bearer" else None
         if grant is None or grant.service != self.auth.service or grant.expires <= self._clock():
-            return self._challenge(needed, "invalid_token" if scheme else "")
-        if needed and needed not in grant.scopes:
-            return self._challenge(needed, "insufficient_scope")
+            return self._challenge(scope_text(needed), "invalid_token" if scheme else "")
+        if not {f"{name}:{action}" for name, actions in needed.items() for action in actions} <= grant.scopes:
+            return self._challenge(scope_text(needed), "insufficient_scope")
         return None
 
     def _challenge(self, scope: str, reason: str) -> Reply:
@@ -168,6 +167,28 @@ class TokenGate:
         actions = {"pull", "push", "delete"} if user else {"pull"}
         wanted = set(found["actions"].split(","))
         return {f"repository:{found['name']}:{action}" for action in actions if action in wanted or "*" in wanted}
+
+
+def needed_actions(request: Request) -> dict[str, tuple[str, ...]]:
+    """The actions that a request needs, by resource: a mount also reads the repository that it takes the blob from."""
+    target = parse_path(request.path)
+    if not target.repository:
+        return {}
+    by_method: dict[str, tuple[str, ...]] = {"GET": ("pull",), "HEAD": ("pull",), "DELETE": ("delete",)}
+    needed = {f"repository:{target.repository}": by_method.get(request.method, ("pull", "push"))}
+    source = dict(request.parameters()).get("from", "")
+    if target.kind == "upload" and source:
+        needed.setdefault(f"repository:{source}", ("pull",))
+    return needed
+
+
+def scope_text(needed: Mapping[str, tuple[str, ...]]) -> str:
+    """Actions by resource as a challenge names them.
+
+    >>> scope_text({"repository:a": ("pull", "push"), "repository:b": ("pull",)})
+    'repository:a:pull,push repository:b:pull'
+    """
+    return " ".join(f"{name}:{','.join(actions)}" for name, actions in needed.items())
 
 
 def _basic_gate(host: str, auth: BasicAuth, inside: Responder) -> Responder:

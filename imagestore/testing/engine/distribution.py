@@ -21,7 +21,7 @@ from imagestore.testing.engine.messages import API_VERSION, Fields, Reply, Reque
 from imagestore.testing.engine.urls import ApiPath, parse_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from imagestore.oci import Digest
     from imagestore.testing.builders.images import Image
@@ -57,14 +57,15 @@ class DistributionApi:
         repository = self._library.find(request.host, target.repository) if target.repository else None
         if repository is None and canonical_host(request.host) not in self._library.hosts():
             return None
+        if request.method not in ("GET", "HEAD"):
+            return error(405, "UNSUPPORTED", "this recorded registry is read-only")
         if target.kind == "ping":
             return json_reply({}, kind="ping")
         if target.kind == "catalog":
-            return json_reply(
-                {"repositories": [path for host, path, _ in self._library.items() if host == request.host]}
+            here = canonical_host(request.host)
+            return _page(
+                request, "catalog", "repositories", [path for host, path, _ in self._library.items() if host == here]
             )
-        if request.method not in ("GET", "HEAD"):
-            return error(405, "UNSUPPORTED", "this recorded registry is read-only")
         if target.kind == "other":
             return error(404, "NAME_INVALID", "no such endpoint")
         if repository is None:
@@ -136,18 +137,25 @@ def _manifest(request: Request, target: ApiPath, repository: Repository) -> Repl
 
 
 def _tags(request: Request, target: ApiPath, repository: Repository) -> Reply:
+    return _page(request, "tags", "tags", repository.tags, {"name": target.repository})
+
+
+def _page(
+    request: Request, kind: str, member: str, names: Iterable[str], more: Mapping[str, str] | None = None
+) -> Reply:
+    """What follows ``last``, at most ``n``; with a Link when there is more."""
     asked = dict(request.parameters())
-    names = sorted(name for name in repository.tags if name > asked.get("last", ""))
+    listed = sorted(name for name in names if name > asked.get("last", ""))
     limit = asked.get("n", "")
     fields: dict[str, str] = {}
     if limit and not (limit.isascii() and limit.isdigit() and len(limit) < 7):
-        return error(400, "PAGINATION_NUMBER_INVALID", "n is not a number", kind="tags")
-    if limit and int(limit) < len(names):
-        names = names[: int(limit)]
-        if names:
-            more = urllib.parse.urlencode({"n": limit, "last": names[-1]})
-            fields["Link"] = f'</v2/{target.repository}/tags/list?{more}>; rel="next"'
-    return json_reply({"name": target.repository, "tags": names}, fields=fields, kind="tags")
+        return error(400, "PAGINATION_NUMBER_INVALID", "n is not a number", kind=kind)
+    if limit and int(limit) < len(listed):
+        listed = listed[: int(limit)]
+        if listed:
+            query = urllib.parse.urlencode({"n": limit, "last": listed[-1]})
+            fields["Link"] = f'<{request.path}?{query}>; rel="next"'
+    return json_reply({**(more or {}), member: listed}, fields=fields, kind=kind)
 
 
 def _referrers(request: Request, target: ApiPath, repository: Repository) -> Reply:
@@ -204,9 +212,15 @@ class Repository:
 
 
 class Library:
-    """Repositories by (logical host, path); ``images`` are added by their references."""
+    """Repositories by (logical host, path).
 
-    def __init__(self, images: Mapping[str, Image] | None = None) -> None:
+    Args:
+        images: added by their references.
+        hosts: that are there without an image, to be pushed to.
+    """
+
+    def __init__(self, images: Mapping[str, Image] | None = None, *, hosts: Iterable[str] = ()) -> None:
+        self._hosts = tuple(hosts)
         self._repositories: dict[tuple[str, str], Repository] = {}
         for reference, image in (images or {}).items():
             self.add(reference, image)
@@ -227,7 +241,7 @@ class Library:
 
     def open(self, host: str, path: str) -> Repository:
         """The repository, made when it isn't there yet."""
-        return self._repositories.setdefault((host, path), Repository())
+        return self._repositories.setdefault((canonical_host(host), path), Repository())
 
     def find(self, host: str, path: str) -> Repository | None:
         """The repository that a request to this host means."""
@@ -235,12 +249,20 @@ class Library:
 
     def hosts(self) -> tuple[str, ...]:
         """Logical hosts in the order they were added."""
-        return tuple(dict.fromkeys(host for host, _ in self._repositories))
+        return tuple(dict.fromkeys([*(host for host, _ in self._repositories), *self._hosts]))
 
     def items(self) -> Iterator[tuple[str, str, Repository]]:
         """Every repository with host and path, sorted."""
         for host, path in sorted(self._repositories):
             yield host, path, self._repositories[host, path]
+
+    def size(self) -> int:
+        """Bytes of all content, each digest once."""
+        sizes: dict[Digest, int] = {}
+        for repository in self._repositories.values():
+            sizes |= {digest: body.size for digest, body in repository.blobs.items()}
+            sizes |= {digest: document.body.size for digest, document in repository.documents.items()}
+        return sum(sizes.values())
 
     def body(self, digest: Digest) -> Body | None:
         """Content of a digest wherever it is."""

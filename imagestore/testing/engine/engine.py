@@ -1,7 +1,8 @@
 """The engine: one place that decides every answer, for every server and transport.
 
-The first responder that has an answer wins; then the faults change it. When no responder has one, the request is
-*unexpected*: it is noted in the ledger and answered with 501, which no client mistakes for "not found".
+The first responder that has an answer wins; then the faults change it, and the change that it confirms is made. When
+no responder has one, the request is *unexpected*: it is noted in the ledger and answered with 501, which no client
+mistakes for "not found".
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ class Engine:
         if reply is not None:
             for injector in self._injectors:
                 reply = injector.inject(request, reply)
+            if reply.act is not None:
+                reply.act(len(request.body) if reply.arrived is None else reply.arrived)
         return reply
 
     def _unexpected(self, request: Request) -> Reply:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.oci import Digest
-from imagestore.testing.engine.messages import Ending, Reply, Request
+from imagestore.testing.engine.messages import Ending, Push, Reply, Request
 from imagestore.testing.engine.urls import check_names
 
 if TYPE_CHECKING:
@@ -42,10 +42,12 @@ class Entry:
     Attributes:
         number: 1, 2, ... in order of arrival; clear() doesn't reset it.
         kind: ``ping``, ``token``, ``manifest``, ``blob``, ...
-        digest: of the content in the answer, when known.
+        digest: of the content in the answer, or of what was pushed, when known.
         credential: ``""``, ``basic <user>``, ``bearer <fingerprint>``, ``cookie <fingerprint>``, ``query <name>``,
             ``form <name>`` or ``header <name>``; several are joined with commas.
         faults: names of faults that changed the answer.
+        received_bytes: body bytes of the request.
+        pushed: what the request put into a repository, also when its answer was lost.
         sent_bytes: body bytes that went out.
         finished, ending: when and how the answer ended (None while it runs).
     """
@@ -62,12 +64,16 @@ class Entry:
     status: int
     faults: tuple[str, ...]
     started: float
+    received_bytes: int = 0
+    pushed: Push | None = None
     sent_bytes: int = 0
     finished: float | None = None
     ending: Ending | None = None
 
     def __str__(self) -> str:
         extras = [f"range {self.range}"] if self.range else []
+        extras += [f"{self.received_bytes} bytes came"] if self.received_bytes else []
+        extras += [str(self.pushed)] if self.pushed else []
         extras += [f"with {self.credential}"] if self.credential else []
         extras += [f"fault {name}" for name in self.faults]
         more = f" ({', '.join(extras)})" if extras else ""
@@ -102,6 +108,8 @@ class Ledger:
                     reply.status,
                     reply.faults,
                     self._clock(),
+                    len(request.body) if reply.arrived is None else reply.arrived,
+                    reply.pushed,
                 )
             )
         return number
@@ -163,6 +171,11 @@ class Ledger:
     def count(self, *, host: str = "", kind: str = "", method: str = "", digest: Digest | str | None = None) -> int:
         """How many entries fit; see select."""
         return len(self.select(host=host, kind=kind, method=method, digest=digest))
+
+    def pushes(self, repository: str = "") -> list[Push]:
+        """What was pushed or mounted, in order; into one repository or altogether."""
+        found = [entry.pushed for entry in self.entries if entry.pushed is not None]
+        return [one for one in found if repository in ("", one.repository)]
 
     def bytes_sent(self, digest: Digest | str | None = None) -> int:
         """Body bytes that went out, of one digest or altogether."""

@@ -13,12 +13,11 @@ import urllib.parse
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
+from imagestore.oci import Digest
 from imagestore.testing.builders.bodies import Body, BytesBody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    from imagestore.oci import Digest
 
     #: Answers some requests; None when it has nothing to say about a request.
     Responder = Callable[["Request"], "Reply | None"]
@@ -147,6 +146,29 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
+class Push:
+    """What a request put into a repository.
+
+    Attributes:
+        repository: path of the repository.
+        digest: of the blob or manifest.
+        size: its bytes, whether or not they were sent.
+        tag: that a manifest was pushed by; empty for a blob, and for a manifest pushed by digest.
+        is_mounted: a blob came from another repository; nothing was sent.
+    """
+
+    repository: str
+    digest: Digest
+    size: int
+    tag: str = ""
+    is_mounted: bool = False
+
+    def __str__(self) -> str:
+        how = "mounted into" if self.is_mounted else "pushed to"
+        return f"{how} {self.repository}{f':{self.tag}' if self.tag else ''}: {self.digest}, {self.size} bytes"
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """An answer, not yet sent.
 
@@ -156,6 +178,10 @@ class Reply:
         kind: what was asked for; see urls.KINDS.
         digest: of the content the body is (a part of), when known.
         faults: names of the faults that changed it.
+        act: makes the change that the answer confirms, given how many bytes of the request's body came. It is lost with
+            an answer that a fault replaces.
+        arrived: bytes of the request's body that came before the connection broke; None is all.
+        pushed: what the change puts into a repository.
     """
 
     status: int
@@ -167,6 +193,9 @@ class Reply:
     digest: Digest | None = None
     delivery: Delivery = Delivery()
     faults: tuple[str, ...] = ()
+    act: Callable[[int], None] | None = None
+    arrived: int | None = None
+    pushed: Push | None = None
 
     @property
     def length(self) -> int:
@@ -225,6 +254,17 @@ def json_reply(value: object, *, status: int = 200, fields: dict[str, str] | Non
     """A JSON document."""
     headers = {"Content-Type": "application/json", **API_VERSION, **(fields or {})}
     return Reply(status, Fields.of(headers), BytesBody(json.dumps(value).encode()), kind=kind)
+
+
+def created(push: Push, folder: str, *, kind: str) -> Reply:
+    """The answer to a push: where the content is now, below ``blobs`` or ``manifests``."""
+    about = {"Location": f"/v2/{push.repository}/{folder}/{push.digest}", "Docker-Content-Digest": str(push.digest)}
+    return Reply(201, Fields.of({**about, **API_VERSION}), kind=kind, digest=push.digest, pushed=push)
+
+
+def is_digest_of(digest: Digest, data: bytes) -> bool:
+    """Whether a digest is that of some bytes; one whose algorithm can't be verified is not."""
+    return digest.is_verifiable and Digest.of(data, digest.algorithm) == digest
 
 
 def parse_range(text: str, size: int) -> tuple[int, int] | None:

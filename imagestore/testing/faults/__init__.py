@@ -29,6 +29,7 @@ from imagestore.testing.faults.bodies import (
 )
 from imagestore.testing.faults.chaos import chaos
 from imagestore.testing.faults.replies import (
+    CutUpload,
     ExpireToken,
     ForeignRealm,
     IgnoreRange,
@@ -37,6 +38,7 @@ from imagestore.testing.faults.replies import (
     Refuse,
     RefuseRange,
     SetHeader,
+    SetStatus,
     ShortRange,
     WrongDigest,
     WrongLength,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EFFECTS",
+    "CutUpload",
     "DeepJson",
     "Drip",
     "DuplicateKeys",
@@ -68,6 +71,7 @@ __all__ = [
     "RefuseRange",
     "Reset",
     "SetHeader",
+    "SetStatus",
     "ShortRange",
     "SlowFirstByte",
     "SlowHead",

@@ -10,7 +10,7 @@ from typing import Final
 from imagestore.testing.builders.bodies import BytesBody, FlippedBody, PaddedBody, read_all
 from imagestore.testing.builders.layers import stored_gzip
 from imagestore.testing.engine.messages import Ending, Reply, Request, has_body
-from imagestore.testing.faults.rules import Effect, choice, number
+from imagestore.testing.faults.rules import SUCCESSES, Effect, choice, number
 
 # Pauses in seconds and paces in bytes per second; a tape takes no other numbers either.
 _FINITE: Final = (0, 10**9)
@@ -105,6 +105,7 @@ class DuplicateKeys(Effect):
 class SlowHead(Effect):
     """The status line comes late."""
 
+    statuses = SUCCESSES
     seconds: float = number(1.0, *_FINITE)
 
     def _changed(self, request: Request, reply: Reply) -> Reply:
@@ -164,6 +165,7 @@ class Stall(Effect):
 class Reset(Effect):
     """The connection is reset after ``at`` body bytes; with ``before_head`` no answer comes at all."""
 
+    statuses = SUCCESSES
     at: int = 0
     before_head: bool = False
 

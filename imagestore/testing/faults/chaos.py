@@ -1,7 +1,8 @@
 """Chaos from a seed: recoverable faults, mixed, the same for the same seed however requests interleave.
 
 Each decision depends on the seed, the request's method and address and how often that address was asked, and on nothing
-else. After ``most_per_address`` faults an address behaves, so a client that retries sensibly always gets through.
+else; all uploads into a repository count as one address. After ``most_per_address`` faults an address behaves, so a
+client that retries sensibly always gets through.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.faults.bodies import Drip, Reset, SlowFirstByte, Truncate, Unframed
-from imagestore.testing.faults.replies import IgnoreRange, Refuse, ShortRange
+from imagestore.testing.faults.replies import CutUpload, IgnoreRange, Refuse, ShortRange
 from imagestore.testing.faults.rules import Effect
 
 if TYPE_CHECKING:
@@ -31,14 +32,17 @@ class _Chaos:
 
     def inject(self, request: Request, reply: Reply) -> Reply:
         """See FaultInjector."""
-        if reply.kind not in _KINDS or reply.status not in (200, 206):
+        is_read = reply.kind in _KINDS and reply.status in (200, 206)
+        if not is_read and reply.act is None:
             return reply
-        address = f"{request.method} {request.host}{request.path}"
+        # All uploads into a repository are one address: each try to upload a blob has a name of its own.
+        path = request.path.rpartition("/")[0] if reply.kind == "upload" else request.path
+        address = f"{request.method} {request.host}{path}"
         self._asked[address] += 1
         dice = random.Random(f"{self._seed} {address} {self._asked[address]}")  # noqa: S311 - reproducible on purpose, guards nothing
         if self._done[address] >= self._most or dice.random() >= self._rate:
             return reply
-        effect = _pick(dice, reply)
+        effect = _pick(dice, reply) if is_read else _pick_for_change(dice, request)
         if not effect.fits(request, reply):
             return reply
         self._done[address] += 1
@@ -70,3 +74,9 @@ def _pick(dice: random.Random, reply: Reply) -> Effect:
     if reply.status == 206:
         choices += [IgnoreRange(), ShortRange(max(1, reply.length // 2))]
     return dice.choice(choices)
+
+
+def _pick_for_change(dice: random.Random, request: Request) -> Effect:
+    cut = CutUpload(dice.randrange(len(request.body))) if request.body else Reset(before_head=True)
+    choices = (Refuse(503), Refuse(429, retry_after="0"), Refuse(502, page="<html>bad gateway</html>"), cut)
+    return dice.choice((*choices, Reset(before_head=True)))

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import Digest
 from imagestore.testing.builders.bodies import BytesBody
-from imagestore.testing.engine.messages import Fields, Reply, Request, error
-from imagestore.testing.engine.urls import parse_path
-from imagestore.testing.faults.rules import REDIRECT_TARGET, Effect, choice, number
+from imagestore.testing.engine.auth import needed_actions, scope_text
+from imagestore.testing.engine.messages import Ending, Fields, Reply, Request, error
+from imagestore.testing.faults.rules import REDIRECT_TARGET, SUCCESSES, Effect, choice, number
 
 if TYPE_CHECKING:
     from imagestore.testing.engine.messages import Responder
 
 # A refusal may come instead of anything but the challenge for credentials, which is not the content's answer.
-_ANY_ANSWER: Final = frozenset({200, 206, 302, 304, 307, 404, 416})
+_ANY_ANSWER: Final = SUCCESSES | {302, 304, 307, 404, 416}
 _PARTIAL: Final = frozenset({206})
+_MOST_UPLOADED: Final = 1 << 40
 _CODES: Final = {
     429: "TOOMANYREQUESTS",
     401: "UNAUTHORIZED",
@@ -105,7 +106,7 @@ class ForeignRealm(Effect):
 
 
 def _challenge(base: str, request: Request) -> str:
-    scope = f"repository:{parse_path(request.path).repository}:pull"
+    scope = scope_text(needed_actions(request))
     return f'Bearer realm="{base}/token",service="{request.host}",scope="{scope}"'
 
 
@@ -173,6 +174,8 @@ class WrongLength(Effect):
 class WrongDigest(Effect):
     """Docker-Content-Digest names other content."""
 
+    statuses = SUCCESSES
+
     def _changed(self, request: Request, reply: Reply) -> Reply:
         return _with_header(reply, "Docker-Content-Digest", str(Digest.of(b"not the content")))
 
@@ -193,6 +196,41 @@ class SetHeader(Effect):
         if self.value:
             return _with_header(reply, self.header, self.value)
         return replace(reply, fields=reply.fields.without(self.header))
+
+
+@dataclass(frozen=True, slots=True)
+class SetStatus(Effect):
+    """Another status, with the same headers and body: what the request asked for was done all the same."""
+
+    statuses = SUCCESSES
+    status: int = number(201, 200, 599)
+
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        return replace(reply, status=self.status)
+
+
+@dataclass(frozen=True, slots=True)
+class CutUpload(Effect):
+    """The connection breaks after ``at`` bytes of an upload came; the registry keeps these, for the client to resume.
+
+    With ``is_silent`` a part is answered as if all of it had come, but its Range shows that bytes are missing.
+    """
+
+    statuses = frozenset({201, 202})
+    at: int = number(0, 0, _MOST_UPLOADED)
+    is_silent: bool = False
+
+    def fits(self, request: Request, reply: Reply) -> bool:
+        """Uploads of more bytes; silently only parts, since the end of an upload has no Range."""
+        statuses = frozenset({202}) if self.is_silent else self.statuses
+        return reply.kind == "upload" and reply.status in statuses and len(request.body) > self.at
+
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        cut = replace(reply, arrived=self.at, pushed=None)
+        if not self.is_silent:
+            return cut.deliver(stop_at=-1, ending=Ending.RESET)
+        last = int(reply.fields.get("Range").partition("-")[2]) - len(request.body) + self.at
+        return _with_header(cut, "Range", f"0-{max(0, last)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 REDIRECT_TARGET: Final = re.compile(r"/-/([0-9]{1,3}|loop)/([a-z0-9.:-]{1,260})(/v2/.*)")
 
 
+#: What answers a request that succeeded, with content or a change.
+SUCCESSES: Final = frozenset({200, 201, 202, 204, 206})
+
+
 def number(default: float, least: int, most: int) -> Any:
     """A member of an effect that is a number within bounds."""
     return field(default=default, metadata={"bounds": (least, most)})
@@ -43,7 +47,8 @@ class Effect:
         name: how tapes and ledgers call it: the class's name in lower case, with dashes. A class that gets another
             name changes the tape format.
         statuses: answers that it can change; 200 and 206 carry content.
-        is_replacing: another answer comes instead; such effects go first, so that no other one is lost by them.
+        is_replacing: another answer comes instead; such effects go first, so that no other one is lost by them. Nothing
+            is pushed or deleted then; effects that only change or lose the answer leave what the request did.
         is_on_body: nothing of it can be seen in a head, so an answer without a body (to HEAD, say) can't go wrong.
     """
 
@@ -89,8 +94,8 @@ class Where:
 
     Attributes:
         host: logical host.
-        kind: ``ping``, ``token``, ``manifest``, ``blob``, ``tags``, ``referrers``.
-        method: ``GET``, ``HEAD``, ...
+        kind: ``ping``, ``token``, ``catalog``, ``manifest``, ``blob``, ``upload``, ``tags``, ``referrers``.
+        method: ``GET``, ``HEAD``, ``POST``, ``PATCH``, ``PUT``, ``DELETE``, ...
         repository: path of the repository; ``*`` and ``?`` are wildcards.
         reference: tag or digest, as asked or as found; wildcards too.
 

@@ -26,12 +26,19 @@ _MAX_LINE: Final = 64 << 10
 _MAX_FIELDS: Final = 200
 #: A request body longer than this is refused.
 MAX_BODY: Final = 64 << 20
+# Most bytes of such a body that are read before it is refused.
+_MAX_SKIPPED: Final = 1 << 30
+_TOO_LONG: Final = f"the request body has more than {MAX_BODY} bytes"
 _HEX: Final = re.compile(rb"[0-9a-fA-F]{1,8}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,12}")
 
 
 class WireError(Exception):
-    """A request that isn't HTTP/1.1, or is too large; the connection ends."""
+    """A request that isn't HTTP/1.1, or is too large; the connection ends with an answer of this ``status``."""
+
+    def __init__(self, message: str, *, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +100,44 @@ def _body(stream: IO[bytes], fields: Fields) -> bytes:
     if fields.get("Transfer-Encoding").lower() == "chunked":
         return _chunked(stream)
     length = fields.get("Content-Length", "0")
-    if not _DECIMAL.fullmatch(length) or int(length) > MAX_BODY:
-        raise WireError("the request body is too long")
+    if not _DECIMAL.fullmatch(length):
+        raise WireError("Content-Length is not a number")
+    if int(length) > MAX_BODY:
+        _skip(stream, min(int(length), _MAX_SKIPPED))
+        raise WireError(_TOO_LONG, status=413)
     data = stream.read(int(length))
     if len(data) != int(length):
         raise WireError("the request body broke off")
     return data
 
 
+def _skip(stream: IO[bytes], size: int) -> None:
+    """Read bytes that nothing keeps: to close the connection on them would lose the answer."""
+    while size > 0 and (piece := stream.read(min(size, 1 << 20))):
+        size -= len(piece)
+
+
 def _chunked(stream: IO[bytes]) -> bytes:
     out = bytearray()
+    came = 0
     while True:
         size_text = stream.readline(64).split(b";")[0].strip()
         if not _HEX.fullmatch(size_text):
             raise WireError("a chunk has no size")
         size = int(size_text, 16)
-        if len(out) + size > MAX_BODY:
-            raise WireError("the request body is too long")
-        out += stream.read(size)
+        came += size
+        if came > _MAX_SKIPPED:
+            raise WireError(_TOO_LONG, status=413)
+        if came > MAX_BODY:
+            out.clear()
+            _skip(stream, size)
+        else:
+            out += stream.read(size)
         if stream.readline(3) not in (b"\r\n", b"\n"):
             raise WireError("a chunk has no end")
         if size == 0:
+            if came > MAX_BODY:
+                raise WireError(_TOO_LONG, status=413)
             return bytes(out)
 
 

@@ -266,13 +266,13 @@ class LoopbackServer:
                         stream, reply_continue=lambda: connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
                     )
                 except WireError as problem:
-                    self._refuse(connection, str(problem))
+                    self._refuse(connection, problem)
                     return
                 if incoming is None or not exchange(connection, listener, incoming):
                     return
 
-    def _refuse(self, connection: socket.socket, text: str) -> None:
-        refused = error(400, "UNSUPPORTED", text)
+    def _refuse(self, connection: socket.socket, problem: WireError) -> None:
+        refused = error(problem.status, "SIZE_INVALID" if problem.status == 413 else "UNSUPPORTED", str(problem))
         send_reply(connection, refused, "GET", stopping=self._stopping, is_last=True)
 
     def _exchange(self, connection: socket.socket, listener: Listener, incoming: Incoming) -> bool:

@@ -14,7 +14,7 @@ import tempfile
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.servers.http1 import Incoming
+from imagestore.testing.servers.http1 import Incoming, WireError
 from imagestore.testing.servers.loopback import Listener, LoopbackServer
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class ProxyServer(LoopbackServer):
             return False
         found = _ABSOLUTE.fullmatch(incoming.target)
         if found is None:
-            self._refuse(connection, "this is a proxy: expected CONNECT or an absolute address")
+            self._refuse(connection, WireError("this is a proxy: expected CONNECT or an absolute address"))
             return False
         request = incoming.to_request("http", found[1].lower().removesuffix(":80"), found[2] or "/")
         return self._answer(connection, request, is_local=False)
@@ -123,13 +123,13 @@ class ProxyServer(LoopbackServer):
     def _tunnel(self, connection: socket.socket, target: str) -> None:
         found = _CONNECT.fullmatch(target)
         if found is None:
-            self._refuse(connection, "CONNECT needs host:port")
+            self._refuse(connection, WireError("CONNECT needs host:port"))
             return
         host = found[1].lower() if found[2] == "443" else target.lower()
         try:
             context = self._proxy_authority.server_context(host)
         except InvalidInputError as problem:
-            self._refuse(connection, str(problem))
+            self._refuse(connection, WireError(str(problem)))
             return
         connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
         self._talk_tls(connection, Listener("https", host, context, address=target), context, self._inside)

@@ -259,7 +259,7 @@ def plain_server() -> Iterator[LoopbackServer]:
         b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 300 + b"\r\n",
         b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 9999999999999\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nabc",
         b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n",
@@ -267,6 +267,14 @@ def plain_server() -> Iterator[LoopbackServer]:
 )
 def test_a_bad_request_is_answered_with_400(plain_server: LoopbackServer, data: bytes) -> None:
     assert talk(plain_server, data).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+def test_a_long_body_is_read_and_answered_with_413(plain_server: LoopbackServer, framing: str) -> None:
+    pieces = [bytes(1 << 20)] * 65
+    headers = {"Content-Length": str(65 << 20)} if framing == "length" else {}
+    answer = httpx.post(f"{plain_server.url}/v2/app/blobs/uploads/", content=iter(pieces), headers=headers, timeout=60)
+    assert (answer.status_code, answer.json()["errors"][0]["code"]) == (413, "SIZE_INVALID")
 
 
 def test_request_bodies_are_read_in_both_framings(plain_server: LoopbackServer) -> None:

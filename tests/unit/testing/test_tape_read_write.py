@@ -160,7 +160,7 @@ def test_control_characters_are_visible_escapes() -> None:
             "body: an exchange has one of body, text and dropped",
         ),
         (HEAD + "[[synthetic]]\nsize = " + "1" * 5000, "got one of 5000 digits"),
-        (HEAD + "[[fault]]\nwhat = 'x'", "fault[0].what: expected one of deep-json"),
+        (HEAD + "[[fault]]\nwhat = 'x'", "fault[0].what: expected one of cut-upload"),
         (HEAD + "[[fault]]\nwhat = 'reset'\nat = 'x'", "fault[0].at: expected a whole number"),
         (HEAD + "[[fault]]\nwhat = 'reset'\nbefore_head = 1", "fault[0].before_head: expected true or false"),
         (HEAD + "[[fault]]\nwhat = 'drip'\nbytes_per_second = 'x'", "bytes_per_second: expected a number"),
