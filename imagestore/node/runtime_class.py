@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, RuntimeClassNotFoundError
-from imagestore.node.config_members import Members
+from imagestore.node.config_members import ConfigMembers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -58,8 +58,8 @@ def parse_runtime_class(document: Mapping[str, object]) -> RuntimeClass:
             f"object of kind {str(kind)[:50]!r}: expected a RuntimeClass with metadata.name and handler",
             hint="use the output of 'kubectl get runtimeclass -o yaml'",
         )
-    members = Members(document, f"RuntimeClass {name[:100]!r}")
-    overhead, scheduling = members.below("overhead"), members.below("scheduling")
+    members = ConfigMembers(document, f"RuntimeClass {name[:100]!r}")
+    overhead, scheduling = members.object("overhead"), members.object("scheduling")
     return RuntimeClass(name, handler, overhead.mapping("podFixed"), scheduling.mapping("nodeSelector"))
 
 
