@@ -34,6 +34,7 @@ MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 #: Largest index: those of registries that take longer ones list thousands of entries with annotations.
 MAX_INDEX_BYTES: Final = 16 * 1024 * 1024
 MAX_DEPTH: Final = 32
+CASE_VARIANT: Final = "differs from a known member only by case; readers disagree on it"
 MAX_FAULTS: Final = 20
 # A hostile document has millions, each a thousand bytes in the library's words.
 _MAX_FAULTS_SOUGHT: Final = 200
@@ -167,12 +168,16 @@ def refuse_case_variants(document: Mapping[str, Any], known: frozenset[str], wha
     Raises:
         DocumentError: names the member.
     """
+    if name := case_variant(document, known):
+        _refuse(what, f"{path}.{name}: {CASE_VARIANT}")
+
+
+def case_variant(document: Mapping[str, Any], known: frozenset[str]) -> str:
+    """The first member that differs from a known name only by case, shortened for messages; empty if none does."""
     if document.keys() <= known:
-        return
+        return ""
     folded = _folded(known)
-    for name in document:
-        if name not in known and name.casefold() in folded:
-            _refuse(what, f"{path}.{_shorten(name)}: differs from a known member only by case; readers disagree on it")
+    return next((_shorten(name) for name in document if name not in known and name.casefold() in folded), "")
 
 
 @functools.cache

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Mapping
 
-    from imagestore.oci.typed_members import Members
+    from imagestore.oci.typed_members import DocumentMembers
 
 #: Docker's mark on an index entry that describes another entry instead of being an image.
 ATTESTATION_TYPE_KEY: Final = "vnd.docker.reference.type"
@@ -89,7 +89,7 @@ class Descriptor:
         return self.annotations.get(ATTESTATION_TYPE_KEY) == ATTESTATION_TYPE
 
 
-def parse_descriptor(found: Members, grammar: re.Pattern[str]) -> Descriptor:
+def parse_descriptor(found: DocumentMembers, grammar: re.Pattern[str]) -> Descriptor:
     """A descriptor in a document; ``grammar`` is that of its media type.
 
     Raises:
@@ -97,7 +97,7 @@ def parse_descriptor(found: Members, grammar: re.Pattern[str]) -> Descriptor:
     """
     found.refuse_case_variants(_DESCRIPTOR_MEMBERS)
     digest, size = found.digest("digest"), found.size()
-    platform = found.object("platform")
+    platform = found.object("platform") if "platform" in found else None
     if platform is not None:
         platform.refuse_case_variants(_PLATFORM_MEMBERS)
         platform.texts("features", longest=_MAX_TEXT, most=_MAX_TEXTS)
@@ -106,14 +106,14 @@ def parse_descriptor(found: Members, grammar: re.Pattern[str]) -> Descriptor:
         digest=digest,
         size=size,
         platform=None if platform is None else parse_platform(platform),
-        annotations=found.annotations(),
+        annotations=found.labels("annotations"),
         urls=tuple(url for url in found.texts("urls", longest=_MAX_URL, most=_MAX_TEXTS) if url),
         data=_inline(found, digest, size),
         artifact_type=found.artifact_type(),
     )
 
 
-def parse_platform(found: Members) -> Platform:
+def parse_platform(found: DocumentMembers) -> Platform:
     """The platform members of an index entry or an image config; absent and null are empty, as peers read them."""
     features = found.texts("os.features", longest=_MAX_TEXT, most=_MAX_TEXTS)
     return Platform(
@@ -126,9 +126,9 @@ def parse_platform(found: Members) -> Platform:
     )
 
 
-def _inline(found: Members, digest: Digest, size: int) -> bytes | None:
+def _inline(found: DocumentMembers, digest: Digest, size: int) -> bytes | None:
     text = found.text("data")
-    if not text and (size or not found.has("data")):
+    if not text and (size or "data" not in found):
         return None  # no text is no data, as peers read it
     if size > _MAX_INLINE or len(text) > 2 * _MAX_INLINE:
         found.refuse("data", f"longer than {_MAX_INLINE} bytes")

@@ -11,7 +11,7 @@ from imagestore.oci import media_types
 from imagestore.oci.decode import MAX_FAULTS, decode, in_turn, parse_with_faults, refuse_case_variants, type_names
 from imagestore.oci.descriptor import Descriptor, parse_platform
 from imagestore.oci.digest import Digest
-from imagestore.oci.typed_members import Members
+from imagestore.oci.typed_members import members_of
 from imagestore.util.text import is_utf8
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from imagestore.oci.manifest import Manifest
+    from imagestore.oci.typed_members import DocumentMembers
     from imagestore.platforms.platform import Platform
 
 _MEMBERS: Final = frozenset(
@@ -114,17 +115,16 @@ class ImageConfig:
 
     @classmethod
     def _typed(cls, raw: bytes, document: Mapping[str, Any], what: str) -> Self:
-        found = Members(document, "$", what)
+        found = members_of(document, what)
         found.text("author")
         for step in found.objects("history", _MAX_STEPS):
             step.flag("empty_layer")
-        settings = found.object("config")
         return cls(
             raw,
             parse_platform(found),
             _diff_ids(found.object("rootfs")),
             found.text("created"),
-            {} if settings is None else {**document["config"], **_without_nulls(settings)},
+            {**found.mapping("config"), **_without_nulls(found.object("config"))},
         )
 
     def history(self, *, what: str = "image config") -> tuple[BuildStep, ...]:
@@ -243,24 +243,22 @@ def _named(settings: Mapping[str, Any], what: str) -> dict[str, Any]:
     return found
 
 
-def _diff_ids(rootfs: Members | None) -> tuple[Digest, ...]:
-    if rootfs is None:
-        return ()
+def _diff_ids(rootfs: DocumentMembers) -> tuple[Digest, ...]:
     rootfs.refuse_case_variants(_ROOTFS_MEMBERS)
     if rootfs.text("type") not in ("", "layers"):
-        rootfs.refuse("type")
-    texts = rootfs.items("diff_ids", _MAX_LAYERS)
+        rootfs.refuse("type", "expected layers")
+    texts = rootfs.texts("diff_ids", most=_MAX_LAYERS)
     return tuple(rootfs.parse_digest(text, f"diff_ids[{number}]") for number, text in enumerate(texts))
 
 
-def _without_nulls(settings: Members) -> dict[str, Any]:
+def _without_nulls(settings: DocumentMembers) -> dict[str, Any]:
     """The lists and labels among the settings, with an empty text for each null, as peers read them."""
     for name in _TEXTS:
         settings.text(name)
     for name in _SETS:
-        settings.object(name)
+        settings.mapping(name)
     settings.flag("ArgsEscaped")
-    found: dict[str, Any] = {name: settings.texts(name) for name in _LISTS if settings.has(name)}
-    if settings.has("Labels"):
+    found: dict[str, Any] = {name: settings.texts(name) for name in _LISTS if name in settings}
+    if "Labels" in settings:
         found["Labels"] = settings.labels("Labels")
     return found

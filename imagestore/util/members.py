@@ -64,6 +64,8 @@ class Members:
     def text(self, name: str, longest: int | None = None) -> str:
         """A text of limited length; empty when absent."""
         value = self.values.get(name)
+        if value is None:
+            return ""
         if type(value) is not str or (longest is not None and len(value) > longest):
             return self._text(value, name, longest)
         return value
