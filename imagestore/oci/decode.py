@@ -5,7 +5,7 @@ see two documents): bytes that aren't UTF-8, a byte-order mark, NaN and Infinity
 bits, duplicate member names, and members equal to a known name but for case (Go's decoder takes those, Python's does
 not). Half a surrogate pair, which no text can hold, is read as U+FFFD, as Go reads it.
 
-The typed parsers judge (``typed_members.py``). The schema library words what they refuse: our own schemas, JSON Schema
+The typed parsers judge (``descriptor.py``). The schema library words what they refuse: our own schemas, JSON Schema
 Draft 2020-12, flat, one per kind of document, are next to this module.
 """
 

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import DocumentError
 from imagestore.oci import media_types
 from imagestore.oci.decode import MAX_FAULTS, decode, in_turn, parse_with_faults, refuse_case_variants, type_names
-from imagestore.oci.descriptor import Descriptor, parse_platform
+from imagestore.oci.descriptor import Descriptor, members_of, parse_platform
 from imagestore.oci.digest import Digest
-from imagestore.oci.typed_members import members_of
 from imagestore.util.text import is_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, Self
 
+    from imagestore.oci.descriptor import DocumentMembers
     from imagestore.oci.manifest import Manifest
-    from imagestore.oci.typed_members import DocumentMembers
     from imagestore.platforms.platform import Platform
 
 _MEMBERS: Final = frozenset(

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import media_types
 from imagestore.oci.decode import in_turn, parse_with_faults
-from imagestore.oci.descriptor import Descriptor, parse_descriptor
+from imagestore.oci.descriptor import LAYER_TYPE, STATED_TYPE, Descriptor, members_of, parse_descriptor
 from imagestore.oci.other_documents import check_media_type, decode_index_or_manifest
-from imagestore.oci.typed_members import LAYER_TYPE, STATED_TYPE, members_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

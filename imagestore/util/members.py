@@ -47,12 +47,14 @@ class Members:
     All methods raise that error for a value that doesn't fit.
     """
 
+    #: How the form calls an object.
+    OBJECT = "an object"
     __slots__ = ("_error", "path", "values")
 
     def __init__(self, values: Any, path: str, error: Callable[[str, str], Exception]) -> None:
         if not isinstance(values, dict):
             if values is not None:
-                raise error(path, f"expected an object, got {kind_of(values)}")
+                raise error(path, f"expected {self.OBJECT}, got {kind_of(values)}")
             values = {}
         self.values: dict[str, Any] = values
         self.path = path
@@ -133,7 +135,8 @@ class Members:
     def _of_type(self, name: str, wanted: type) -> Any:
         value = self.values.get(name)
         if value is not None and type(value) is not wanted:
-            self.refuse(name, f"expected {_KINDS[wanted]}, got {kind_of(value)}")
+            expected = self.OBJECT if wanted is dict else _KINDS[wanted]
+            self.refuse(name, f"expected {expected}, got {kind_of(value)}")
         return value
 
     def _text(self, value: Any, name: str, longest: int | None = None) -> str:

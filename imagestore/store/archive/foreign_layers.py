@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import DocumentError, InvalidDigestError
-from imagestore.oci.descriptor import parse_descriptor
+from imagestore.oci.descriptor import STATED_TYPE, members_of, parse_descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
-from imagestore.oci.typed_members import STATED_TYPE, members_of
 from imagestore.util.logins import without_login
 from imagestore.util.text import cut
 
