@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from imagestore.util.text import cut
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Self
@@ -21,6 +23,8 @@ _KINDS: Final[dict[type, str]] = {
     float: "a number",
     type(None): "nothing",
 }
+#: Characters of a path in messages.
+_LONGEST_PATH: Final = 300
 
 
 def kind_of(value: object) -> str:
@@ -54,7 +58,7 @@ class Members:
     def __init__(self, values: Any, path: str, error: Callable[[str, str], Exception]) -> None:
         if not isinstance(values, dict):
             if values is not None:
-                raise error(path, f"expected {self.OBJECT}, got {kind_of(values)}")
+                raise error(cut(path, _LONGEST_PATH), f"expected {self.OBJECT}, got {kind_of(values)}")
             values = {}
         self.values: dict[str, Any] = values
         self.path = path
@@ -127,7 +131,7 @@ class Members:
 
     def refuse(self, name: str, text: str) -> NoReturn:
         """Raise the error about a member."""
-        raise self._error(self.at(name), text)
+        raise self._error(cut(self.at(name), _LONGEST_PATH), text)
 
     def _inner(self, values: Any, path: str) -> Self:
         return type(self)(values, path, self._error)
