@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from imagestore.errors import InvalidResourcesError
 from imagestore.util.known_members import did_you_mean, nearest
-from imagestore.util.members import Members
+from imagestore.util.members import Members, without_lists
 
 Document: TypeAlias = Mapping[str, object]
 
@@ -69,26 +69,12 @@ def pod_in(document: Document, path: str = "$") -> Members:
 
 
 def objects_of(documents: Sequence[Document]) -> list[Document]:
-    """The objects of one file, with lists, as ``kubectl get`` prints them, replaced by their items.
+    """The objects of one file, those of lists too.
 
     Raises:
         InvalidResourcesError: an item isn't an object.
-
-    >>> objects_of([{"kind": "PodList", "items": [{"spec": {}}, {"spec": {}}]}])
-    [{'kind': 'Pod', 'spec': {}}, {'kind': 'Pod', 'spec': {}}]
     """
-    found: list[Document] = []
-    for document in documents:
-        kind, items = document.get("kind"), document.get("items")
-        if not isinstance(items, list) or not isinstance(kind, str) or not kind.endswith("List"):
-            found.append(document)
-            continue
-        for number, item in enumerate(items):
-            members_of(item, f"{kind[:100]}: $.items[{number}]")
-        # In a list of one kind the API omits the kind of the items.
-        own = {"kind": kind.removesuffix("List")} if kind != "List" else {}
-        found += objects_of([{**own, **item} for item in items])
-    return found
+    return [members_of(each, "item of a list").values for each in without_lists(documents)]
 
 
 def is_passed_over(document: Document) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from imagestore.util.text import cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Self
 
 _KINDS: Final[dict[type, str]] = {
@@ -151,3 +151,19 @@ class Members:
         if longest is not None and len(value) > longest:
             self.refuse(name, f"is {len(value)} characters long, at most {longest} are allowed")
         return value
+
+
+def without_lists(objects: Iterable[Any]) -> Iterator[Any]:
+    """Objects of Kubernetes' API, with lists, as ``kubectl get`` prints them, replaced by their items.
+
+    >>> [*without_lists([{"kind": "PodList", "items": [{"spec": {}}]}, {"kind": "Pod"}])]
+    [{'kind': 'Pod', 'spec': {}}, {'kind': 'Pod'}]
+    """
+    for each in objects:
+        kind, items = (each.get("kind"), each.get("items")) if isinstance(each, dict) else (None, None)
+        if not isinstance(items, list) or not isinstance(kind, str) or not kind.endswith("List"):
+            yield each
+            continue
+        # In a list of one kind the API omits the kind of the items.
+        own = {"kind": kind.removesuffix("List")} if kind != "List" else {}
+        yield from without_lists({**own, **item} if isinstance(item, dict) else item for item in items)
