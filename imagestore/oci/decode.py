@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from imagestore.errors import DocumentError
 from imagestore.oci.media_types import Kind
+from imagestore.util.members import kind_of
 from imagestore.util.text import cut
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ _CONTAINERS: Final = frozenset([dict, list])
 _SMALL_BYTES: Final = 256 * 1024
 D = TypeVar("D")
 
-type_names: Final = {dict: "object", list: "array", str: "string", int: "integer", bool: "boolean", type(None): "null"}
+#: A value of each of the schemas' types.
+_TYPES: Final = {"object": {}, "array": [], "string": "", "integer": 0, "boolean": False, "null": None}
 
 
 def limit_of(kind: Kind) -> int:
@@ -90,7 +92,7 @@ def decode(raw: bytes, what: str, *, limit_bytes: int = MAX_DOCUMENT_BYTES) -> d
     if not _is_shallow(value):
         _check_depth(raw, what)
     if not isinstance(value, dict):
-        _refuse(what, f"expected a JSON object, found {type_names.get(type(value), 'number')}")
+        _refuse(what, f"expected a JSON object, got {kind_of(value)}")
     return value
 
 
@@ -209,8 +211,7 @@ def _fault(error: Any) -> str:
             return f"is {len(error.instance)} characters long, at most {wanted} are allowed"
         case "type":
             names = wanted if isinstance(wanted, list) else [wanted]
-            came = type_names.get(type(error.instance), "number")
-            return f"expected {' or '.join(names)}, found {came}"
+            return f"expected {' or '.join(kind_of(_TYPES[name]) for name in names)}, got {kind_of(error.instance)}"
     return _shorten(error.message)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError
 from imagestore.oci import media_types
-from imagestore.oci.decode import MAX_FAULTS, decode, in_turn, parse_with_faults, refuse_case_variants, type_names
+from imagestore.oci.decode import decode, in_turn, parse_with_faults, refuse_case_variants
 from imagestore.oci.descriptor import Descriptor, members_of, parse_platform
 from imagestore.oci.digest import Digest
 from imagestore.util.text import is_utf8
@@ -31,7 +31,6 @@ _SETS: Final = ("ExposedPorts", "Volumes")
 _SETTINGS: Final = {name.casefold(): name for name in (*_TEXTS, *_LISTS, *_SETS, "Labels", "ArgsEscaped")}
 _MAX_LAYERS: Final = 1000
 _MAX_STEPS: Final = 10_000
-_STEP_TEXTS: Final = ("created", "created_by", "comment")
 _ROOTFS_MEMBERS: Final = frozenset({"type", "diff_ids"})
 _LONGEST_USER: Final = 1024
 
@@ -132,25 +131,16 @@ class ImageConfig:
         Nothing else needs their texts, so an image is kept whatever these are.
 
         Raises:
-            DocumentError: lists the texts that are none, with their JSON paths.
+            DocumentError: names the first text that is none, with its JSON path.
         """
-        steps = [each or {} for each in decode(self.raw, what).get("history") or ()]
-        faults = [
-            f"$.history[{number}].{name}: expected string, found {type_names.get(type(value), 'number')}"
-            for number, step in enumerate(steps)
-            for name in _STEP_TEXTS
-            if not isinstance(value := step.get(name), str | None)
-        ]
-        if faults:
-            raise DocumentError(what, faults[:MAX_FAULTS])
         return tuple(
             BuildStep(
-                step.get("created") or "",
-                step.get("created_by") or "",
-                step.get("comment") or "",
-                has_layer=not step.get("empty_layer"),
+                step.text("created"),
+                step.text("created_by"),
+                step.text("comment"),
+                has_layer=not step.flag("empty_layer"),
             )
-            for step in steps
+            for step in members_of(decode(self.raw, what), what).objects("history")
         )
 
     def check_layers(
