@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources.documents import object_in, objects_in, pod_in, text_in, texts_in
+from imagestore.resources.documents import pod_in, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from imagestore.resources.documents import Document
+    from imagestore.util.members import Members
 
 _KINDS: Final = ("initContainers", "containers")
 #: $(NAME), or the escape $$.
@@ -46,51 +47,44 @@ def pod_process(document: Document, name: str) -> PodProcess:
     Raises:
         InvalidResourcesError: a member has another type than in Kubernetes' API, or a value that it refuses.
     """
-    for container, path in _containers(document):
-        if text_in(container, "name", path) == name:
-            return _process(container, name, path)
+    for container in _containers(pod_in(document)):
+        if container.text("name") == name:
+            return _process(container, name)
     return PodProcess()
 
 
-def _containers(document: Document) -> Iterator[tuple[Document, str]]:
-    template, path = pod_in(document)
-    if "spec" in template:
-        spec, path = object_in(template, "spec", path), f"{path}.spec"
-    elif "containers" in template:
-        spec = template
-    else:
-        yield template, path
+def _containers(pod: Members) -> Iterator[Members]:
+    if not {"spec", "containers"}.intersection(pod.values):
+        yield pod
         return
     for kind in _KINDS:
-        for number, container in enumerate(objects_in(spec, kind, path)):
-            yield container, f"{path}.{kind}[{number}]"
+        yield from spec_of(pod).objects(kind)
 
 
-def _process(container: Document, name: str, path: str) -> PodProcess:
+def _process(container: Members, name: str) -> PodProcess:
     if name and not _NAME.fullmatch(name):
-        said = f"{path}.name: {name[:100]!r}: expected at most 63 lower-case letters, digits and hyphens"
+        said = f"{container.at('name')}: {name[:100]!r}: expected at most 63 lower-case letters, digits and hyphens"
         raise InvalidResourcesError(said, hint=_REFUSED)
-    env, left_out = _variables(container, path)
-    command = tuple(_expanded(each, env) for each in texts_in(container, "command", path))
-    args = tuple(_expanded(each, env) for each in texts_in(container, "args", path))
+    env, left_out = _variables(container)
+    command = tuple(_expanded(each, env) for each in container.texts("command"))
+    args = tuple(_expanded(each, env) for each in container.texts("args"))
     # As for a kubelet, an empty list is none.
-    return PodProcess(name, command, args or None, env, text_in(container, "workingDir", path), tuple(left_out))
+    return PodProcess(name, command, args or None, env, container.text("workingDir"), tuple(left_out))
 
 
-def _variables(container: Document, path: str) -> tuple[dict[str, str], list[str]]:
+def _variables(container: Members) -> tuple[dict[str, str], list[str]]:
     """The variables whose values are in the pod, and notes about the others."""
     found: dict[str, str] = {}
     left_out = []
-    for number, each in enumerate(objects_in(container, "env", path)):
-        here = f"{path}.env[{number}]"
-        name, value = text_in(each, "name", here), text_in(each, "value", here)
+    for each in container.objects("env"):
+        name, value = each.text("name"), each.text("value")
         if not name or "=" in name:
-            raise InvalidResourcesError(f"{here}.name: {name[:100]!r} is no variable's name", hint=_REFUSED)
-        if object_in(each, "valueFrom", here):
+            raise InvalidResourcesError(f"{each.at('name')}: {name[:100]!r} is no variable's name", hint=_REFUSED)
+        if each.object("valueFrom").values:
             left_out.append(f"the variable {name}, whose value isn't in the pod")
         else:
             found[name] = _expanded(value, found)
-    if objects_in(container, "envFrom", path):
+    if [*container.objects("envFrom")]:
         left_out.append("the variables of envFrom, which aren't in the pod")
     return found, left_out
 

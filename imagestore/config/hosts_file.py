@@ -53,16 +53,11 @@ def read(folder: str) -> RegistryHosts:
     if not raw.removeprefix(codecs.BOM_UTF8).strip():
         server = HostConfig(connection=read_certificates(folder), location=folder)
         return RegistryHosts(server=server, folder=folder, remarks=tuple(remarks))
-    root = Fields(document, (), folder, path, lines)
-    tables = document.get("host", {})
-    if not isinstance(tables, dict):
-        raise root.refuse("host", 'expected tables named by a URL, [host."https://…"]')
+    root = Fields(document, (), path, lines)
     mirrors = []
     remarks += [*_unknown(root, _MEMBERS | {"server", "host"}), *root.only_read_here()]
-    for url, table in tables.items():
-        if not isinstance(table, dict):
-            raise Fields(tables, ("host",), folder, path, lines).refuse(url, "expected a table")
-        fields = Fields(table, ("host", url), folder, path, lines)
+    for url in root.mapping("host"):
+        fields = root.table("host", url)
         mirrors.append(_host(fields, url, member=""))
         remarks += [*_unknown(fields, _MEMBERS), *fields.only_read_here()]
     return RegistryHosts(tuple(mirrors), _server(root), folder, tuple(remarks))
@@ -79,9 +74,11 @@ def _server(root: Fields) -> HostConfig:
 
 
 def _host(fields: Fields, url: str, *, member: str) -> HostConfig:
-    line = fields.lines.find((*fields.path, member) if member else fields.path)
+    line = fields.lines.find((*fields.keys, member) if member else fields.keys)
     return HostConfig(
-        base_url(url, override_path=fields.flag("override_path"), refuse=functools.partial(fields.refuse, member)),
+        base_url(
+            url, override_path=bool(fields.flag("override_path")), refuse=functools.partial(fields.refusal, member)
+        ),
         fields.capabilities(),
         fields.headers(),
         fields.connection(),
@@ -164,10 +161,10 @@ def _near(name: str, known: frozenset[str]) -> str:
 def _unknown(fields: Fields, known: frozenset[str]) -> list[Finding]:
     return [
         replace(
-            fields.refuse(name, "is not known, and has no effect", _near(name, known)).finding,
+            fields.refusal(name, "is not known, and has no effect", _near(name, known)).finding,
             severity=Severity.WARNING,
         )
-        for name in fields.table
+        for name in fields.values
         if name not in known
     ]
 

@@ -231,40 +231,24 @@ GUEST_MEMBERS: Final = {
 RUNHCS_OPTIONS: Final = {
     "SandboxIsolation": _INTEGER,
     "SandboxPlatform": _TEXT,
-    "Debug": _BOOLEAN,
-    "DebugType": _INTEGER,
-    "RegistryRoot": _TEXT,
     "SandboxImage": _TEXT,
-    "BootFilesRootPath": _TEXT,
-    "VmProcessorCount": _INTEGER,
-    "VmMemorySizeInMb": _INTEGER,
-    "GPUVHDPath": _TEXT,
-    "ScaleCpuLimitsToSandbox": _BOOLEAN,
-    "DefaultContainerScratchSizeInGb": _INTEGER,
-    "DefaultVmScratchSizeInGb": _INTEGER,
-    "ShareScratch": _BOOLEAN,
-    "NCProxyAddr": _TEXT,
-    "LogLevel": _TEXT,
-    "IoRetryTimeoutInSec": _INTEGER,
-    "DefaultContainerAnnotations": _TABLE,
-    "NoInheritHostTimezone": _BOOLEAN,
-    "ScrubLogs": _BOOLEAN,
+    **_unread(
+        """
+        Debug DebugType RegistryRoot BootFilesRootPath VmProcessorCount VmMemorySizeInMb GPUVHDPath
+        ScaleCpuLimitsToSandbox DefaultContainerScratchSizeInGb DefaultVmScratchSizeInGb ShareScratch NCProxyAddr
+        LogLevel IoRetryTimeoutInSec DefaultContainerAnnotations NoInheritHostTimezone ScrubLogs
+        """
+    ),
 }
 
 RUNC_OPTIONS: Final = {
-    "BinaryName": _TEXT,
-    "CriuImagePath": _TEXT,
-    "CriuPath": _TEXT,
-    "CriuWorkPath": _TEXT,
-    "IoGid": _INTEGER,
-    "IoUid": _INTEGER,
-    "NoNewKeyring": _BOOLEAN,
-    "NoPivotRoot": _BOOLEAN,
-    "Root": _TEXT,
-    "ShimCgroup": _TEXT,
     "SystemdCgroup": _BOOLEAN,
-    "TaskApiAddress": _TEXT,
-    "TaskApiVersion": _INTEGER,
+    **_unread(
+        """
+        BinaryName CriuImagePath CriuPath CriuWorkPath IoGid IoUid NoNewKeyring NoPivotRoot Root ShimCgroup
+        TaskApiAddress TaskApiVersion
+        """
+    ),
 }
 
 

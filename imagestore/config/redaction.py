@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+import imagestore.util.members as members
 from imagestore.config.known import normal_member
 from imagestore.util.logins import without_login
 from imagestore.util.secret import REDACTED
@@ -17,23 +18,11 @@ if TYPE_CHECKING:
     from imagestore.config.tree import Plain
 
 _QUOTED: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
-_KINDS: Final = {
-    str: "a text",
-    list: "a list",
-    dict: "a table",
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-}
 
 
 def kind_of(value: object) -> str:
-    """The kind of a value in words, for messages that must not repeat it.
-
-    >>> kind_of("a"), kind_of([1]), kind_of(1), kind_of(True)
-    ('a text', 'a list', 'an integer', 'true or false')
-    """
-    return _KINDS.get(type(value), "a date or time")
+    """The kind of a value in words, for messages that must not repeat it."""
+    return "a table" if isinstance(value, dict) else members.kind_of(value)
 
 
 def quoted_without_logins(message: str) -> str:

@@ -7,7 +7,7 @@ the wrong type is an error, since containerd doesn't start with it either.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.config.findings import Finding, Severity, dotted, show
 from imagestore.config.key_names import fold_names
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 #: Unknown keys of one table that are named; a table with more was never meant for us.
 _MAX_UNKNOWN: Final = 50
+_TYPES: Final = {Kind.TEXT: str, Kind.INTEGER: int, Kind.BOOLEAN: bool, Kind.TABLE: dict}
 
 
 class Section:
@@ -130,29 +131,28 @@ class Section:
         entry = self.table.get(name)
         return self.location if entry is None else entry.location
 
+    def _value(self, name: str, kind: Kind) -> Any:
+        entry = self.table.get(name)
+        return entry.value if entry is not None and is_kind(entry, kind) else None
+
     def text(self, name: str) -> str:
         """A text; empty when the key isn't set."""
-        entry = self.table.get(name)
-        return entry.value if entry is not None and isinstance(entry.value, str) else ""
+        found: str | None = self._value(name, Kind.TEXT)
+        return found or ""
 
     def integer(self, name: str) -> int | None:
         """An integer, or None when the key isn't set."""
-        entry = self.table.get(name)
-        if entry is None or isinstance(entry.value, bool) or not isinstance(entry.value, int):
-            return None
-        return entry.value
+        found: int | None = self._value(name, Kind.INTEGER)
+        return found
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts; empty when the key isn't set."""
-        entry = self.table.get(name)
-        if entry is None or not isinstance(entry.value, list):
-            return ()
-        return tuple(item for item in entry.value if isinstance(item, str))
+        return tuple(self._value(name, Kind.TEXTS) or ())
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """true or false; ``default`` when the key isn't set."""
-        entry = self.table.get(name)
-        return default if entry is None else bool(entry.value)
+        found: bool | None = self._value(name, Kind.BOOLEAN)
+        return default if found is None else found
 
     def count(self, name: str, most: int | None = None) -> int | None:
         """A number from 1 to ``most``; None when the key isn't set or the number is reported."""
@@ -208,18 +208,6 @@ class Section:
 def is_kind(entry: Entry, kind: Kind) -> bool:
     """Whether a value is of the wanted type."""
     value = entry.value
-    match kind:
-        case Kind.TEXT:
-            return isinstance(value, str)
-        case Kind.INTEGER:
-            return isinstance(value, int) and not isinstance(value, bool)
-        case Kind.BOOLEAN:
-            return isinstance(value, bool)
-        case Kind.TEXTS:
-            return isinstance(value, list) and all(isinstance(item, str) for item in value)
-        case Kind.TABLE:
-            return isinstance(value, dict)
-        case Kind.ANY:
-            return True
-        case _:
-            assert_never(kind)
+    if kind is Kind.TEXTS:
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return kind is Kind.ANY or type(value) is _TYPES[kind]

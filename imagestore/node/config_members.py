@@ -9,110 +9,56 @@ from imagestore.oci import Reference
 from imagestore.util.durations import Duration
 from imagestore.util.endpoint import Endpoint, split_scheme
 from imagestore.util.logins import without_login
+from imagestore.util.members import Members, kind_of
 from imagestore.util.quantity import Quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from typing import Self
 
 
 T = TypeVar("T", int, Duration)
+V = TypeVar("V")
 
 
-class Members:
-    """One object of a configuration; None counts as empty. Every method raises ConfigError with the member's path.
+class ConfigMembers(Members):
+    """One object of a configuration; an empty text counts as not given.
 
     Args:
-        value: the object.
-        path: its path.
-        spelling: paths of members as the file has them, where it spells them otherwise.
+        values: the object.
+        path: its path, as the file has it.
+        spelling: paths of members as the file has them, where it spells their last names otherwise.
+
+    All methods raise ConfigError with the member's path.
     """
 
-    def __init__(self, value: object, path: str, spelling: Mapping[str, str] | None = None) -> None:
-        if value is not None and not isinstance(value, dict):
-            raise ConfigError(f"{path}: expected an object, found {_shown(value)}")
-        self._value: Mapping[str, object] = value or {}
-        self.path = path
+    __slots__ = ("spelling",)
+
+    def __init__(self, values: object, path: str = "", spelling: Mapping[str, str] | None = None) -> None:
+        super().__init__(values, path, lambda place, text: ConfigError(f"{place}: {text}"))
         self.spelling = spelling or {}
 
-    def __contains__(self, name: str) -> bool:
-        return self._value.get(name) is not None
+    def at(self, name: str) -> str:
+        """The path of a member as the file has it."""
+        path = super().at(name)
+        return self.spelling.get(path, path)
 
-    def below(self, name: str) -> Members:
-        """A member that is an object; empty if it is missing."""
-        return Members(self._value.get(name), self._path_of(name), self.spelling)
-
-    def text(self, name: str) -> str | None:
-        """A text; an empty one counts as not given."""
-        found = self._value.get(name)
-        if found is not None and not isinstance(found, str):
-            raise self._wrong(name, "a text")
-        return found or None
-
-    def is_text(self, name: str) -> bool:
-        """Whether a member is a text."""
-        return isinstance(self._value.get(name), str)
-
-    def integer(self, name: str) -> int | None:
-        """A whole number of 32 bits."""
-        return self._integer(name, 31)
+    def _inner(self, values: object, path: str) -> Self:
+        return type(self)(values, path, self.spelling)
 
     def long_integer(self, name: str) -> int | None:
-        """A whole number of 64 bits, or a Kubernetes quantity as text; an empty text counts as not given."""
-        found = self._value.get(name)
-        if found == "":
-            return None
-        if isinstance(found, str):
-            try:
-                return Quantity.parse(found).value()
-            except InvalidInputError as error:
-                raise ConfigError(f"{self.at(name)}: {error}") from error
-        return self._integer(name, 63)
-
-    def boolean(self, name: str) -> bool | None:
-        """True or false."""
-        found = self._value.get(name)
-        if found is not None and not isinstance(found, bool):
-            raise self._wrong(name, "true or false")
-        return found
+        """A whole number of 64 bits, or a Kubernetes quantity as text."""
+        if not isinstance(self.values.get(name), str):
+            return self.integer(name, 64)
+        found = self._parsed(name, Quantity.parse)
+        return None if found is None else found.value()
 
     def duration(self, name: str) -> Duration | None:
-        """A duration in Go's form; an empty text counts as not given."""
-        text = self._value.get(name)
-        if text is None or text == "":
-            return None
-        if not isinstance(text, str):
-            raise self._wrong(name, "a duration such as 2m")
-        try:
-            return Duration.parse(text)
-        except InvalidInputError as error:
-            raise ConfigError(f"{self.at(name)}: {error}", hint=error.hint) from error
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts."""
-        found = self._value.get(name)
-        if found is None:
-            return ()
-        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-            raise self._wrong(name, "a list of texts")
-        return tuple(found)
-
-    def mapping(self, name: str) -> Mapping[str, object]:
-        """A member that is an object, undecoded; empty if it is missing."""
-        return self.below(name)._value
-
-    def _integer(self, name: str, bits: int) -> int | None:
-        found = self._value.get(name)
-        if found is not None and (type(found) is not int or not -(2**bits) <= found < 2**bits):
-            raise self._wrong(name, "a whole number")
-        return found
-
-    def _wrong(self, name: str, expected: str) -> ConfigError:
-        return ConfigError(f"{self.at(name)}: expected {expected}, found {_shown(self._value.get(name))}")
-
-    def at(self, name: str) -> str:
-        """The path of a member as the file has it, for errors."""
-        path = self._path_of(name)
-        return self.spelling.get(path, path)
+        """A duration in Go's form."""
+        value = self.values.get(name)
+        if not isinstance(value, str | None):
+            self.refuse(name, f"expected a duration such as 2m, got {kind_of(value)}")
+        return self._parsed(name, Duration.parse)
 
     def endpoint(self, name: str, text: str) -> str:
         """The runtime endpoint that a member gives; see endpoint_url()."""
@@ -122,18 +68,17 @@ class Members:
             raise ConfigError(f"{self.at(name)}: {error}" if name in self else str(error), hint=error.hint) from error
         return text
 
-    def reference(self, name: str) -> str | None:
-        """An image's name; an empty text counts as not given."""
+    def reference(self, name: str) -> str:
+        """An image's name."""
+        self._parsed(name, Reference.parse)
+        return self.text(name)
+
+    def _parsed(self, name: str, parse: Callable[[str], V]) -> V | None:
         text = self.text(name)
         try:
-            if text is not None:
-                Reference.parse(text)
+            return parse(text) if text else None
         except InvalidInputError as error:
             raise ConfigError(f"{self.at(name)}: {error}", hint=error.hint) from error
-        return text
-
-    def _path_of(self, name: str) -> str:
-        return f"{self.path}.{name}" if self.path else name
 
 
 def or_default(value: T | None, default: T, *, is_zero_default: bool = False) -> T:
@@ -146,10 +91,6 @@ def positive(timeout: Duration, what: str) -> Duration:
     if timeout.nanoseconds <= 0:
         raise ConfigError(f"{what}: expected more than zero, found {timeout}")
     return timeout
-
-
-def _shown(value: object) -> str:
-    return f"{type(value).__name__} {without_login(str(value))[:50]!r}"
 
 
 def endpoint_url(text: str) -> str:

@@ -18,7 +18,7 @@ from imagestore.node.credential_matching import matching, normalized_key
 from imagestore.oci import Digest
 from imagestore.registry import AuthConfig, Target
 from imagestore.util.cancel import CancelToken
-from imagestore.util.known_members import member
+from imagestore.util.known_members import login_members, member
 from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
@@ -194,22 +194,15 @@ def parse_entries(data: bytes, what: str, *, is_legacy: bool) -> dict[str, AuthC
 
 
 def _entry(entry: object, what: str) -> AuthConfig:
-    if not isinstance(entry, dict):
-        raise ConfigError(f"{what}: expected an object")
-    texts: dict[str, str] = {}
-    for name in ("username", "password", "auth", "identitytoken", "registrytoken"):
-        text = member(entry, name)
-        if text is not None and not isinstance(text, str):
-            raise ConfigError(f"{what}: {name}: expected text, found {type(text).__name__}")
-        texts[name] = text or ""
-    username, password = texts["username"], texts["password"]
-    if texts["auth"]:
-        username, password = _decode_pair(texts["auth"], what)
+    found = login_members(entry, "", lambda path, text: ConfigError(f"{what}{path and ': '}{path}: {text}"))
+    username, password = found.text("username"), found.text("password")
+    if encoded := found.text("auth"):
+        username, password = _decode_pair(encoded, what)
     return AuthConfig(
         username=username,
         password=Secret(password),
-        identity_token=Secret(texts["identitytoken"]),
-        registry_token=Secret(texts["registrytoken"]),
+        identity_token=Secret(found.text("identitytoken")),
+        registry_token=Secret(found.text("registrytoken")),
     )
 
 

@@ -22,7 +22,6 @@ _DOMAIN: Final = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?"
 _NAME: Final = rf"(?:(?P<domain>{_DOMAIN})/)?(?P<path>{grammar.COMPONENT.pattern}(?:/{grammar.COMPONENT.pattern})*)"
 _DIGEST: Final = r"[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}"
 _REFERENCE: Final = re.compile(rf"{_NAME}(?::(?P<tag>{grammar.TAG.pattern}))?(?:@(?P<digest>{_DIGEST}))?")
-_IDENTIFIER: Final = re.compile(r"[a-f0-9]{64}")
 #: Longer texts are never names and are not matched.
 _MAX_TEXT: Final = 4096
 
@@ -127,7 +126,7 @@ def name_fault(text: str) -> str:
 
 
 def _normalized(text: str) -> tuple[str, ImageName | None]:
-    if _IDENTIFIER.fullmatch(text):
+    if grammar.IMAGE_ID.fullmatch(text):
         return f"invalid repository name ({text}), cannot specify 64-byte hexadecimal strings", None
     domain, remainder = _split_domain(text)
     remote = remainder.partition(":")[0]
@@ -161,8 +160,7 @@ def _is_reachable(domain: str) -> bool:
 
 def _split_domain(text: str) -> tuple[str, str]:
     first, slash, rest = text.partition("/")
-    is_domain = slash and (first == "localhost" or "." in first or ":" in first or first.lower() != first)
-    domain, remainder = (first, rest) if is_domain else (DOCKER_HUB, text)
+    domain, remainder = (first, rest) if slash and grammar.looks_like_host(first) else (DOCKER_HUB, text)
     if domain == "index.docker.io":
         domain = DOCKER_HUB
     if domain == DOCKER_HUB and "/" not in remainder:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.node.config_members import Members, or_default, positive
+from imagestore.node.config_members import ConfigMembers, or_default, positive
 from imagestore.node.eviction import CollectionPolicy
 from imagestore.node.feature_gates import ENSURE_SECRET_PULLED_IMAGES, IMAGE_MAXIMUM_GC_AGE, FeatureGates
 from imagestore.node.kubelet_messages import aggregate, quoted
@@ -106,19 +106,19 @@ class KubeletImageSettings:
         Args:
             value: the object.
             path: of the object in its file, for errors.
-            spelling: see Members.
+            spelling: see ConfigMembers.
             is_zero_given: a zero is a value even where the kubelet replaces it by the default.
 
         Raises:
             ConfigError: a member has the wrong type, or the request timeout isn't positive. faults() checks the rest.
         """
-        given = Members(value, path, spelling)
+        given = ConfigMembers(value, path, spelling)
         is_default = not is_zero_given
         timeout = or_default(given.duration(_TIMEOUT), _TWO_MINUTES, is_zero_default=is_default)
         minimum = or_default(given.duration("imageMinimumGCAge"), _TWO_MINUTES, is_zero_default=is_default)
         runtime = given.text("containerRuntimeEndpoint") or DEFAULT_RUNTIME_ENDPOINT
         parallel = given.integer("maxParallelImagePulls")
-        serialize = given.boolean("serializeImagePulls")
+        serialize = given.flag("serializeImagePulls")
         gates = FeatureGates.parse(given.mapping("featureGates"))
         return cls(
             image_gc_high_threshold_percent=or_default(given.integer("imageGCHighThresholdPercent"), 85),
@@ -134,7 +134,7 @@ class KubeletImageSettings:
             image_service_endpoint=given.text("imageServiceEndpoint") or runtime,
             node_status_max_images=or_default(given.integer("nodeStatusMaxImages"), 50),
             verification_policy=given.text(_POLICY) or _default_policy(gates),
-            verification_allowlist=given.texts(_ALLOWLIST),
+            verification_allowlist=tuple(given.texts(_ALLOWLIST)),
             gates=gates,
         )
 

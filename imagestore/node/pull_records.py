@@ -10,10 +10,11 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreCorruptError
 from imagestore.node.credentials import ServiceAccountSource
+from imagestore.util.members import Members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,79 +132,52 @@ def _dumped(value: Mapping[str, object]) -> bytes:
 
 def parse_intent(data: bytes, what: str) -> str:
     """The image of an intent; StoreCorruptError if it is none."""
-    value = _object(data, what, "ImagePullIntent")
-    _check_members(value, {"kind", "apiVersion", "image"}, what)
-    return _text(value, "image", what)
+    return _object(data, what, "ImagePullIntent", "image").text("image")
 
 
 def parse_record(data: bytes, what: str) -> PulledRecord:
     """A pulled record; StoreCorruptError if it is none."""
-    value = _object(data, what, "ImagePulledRecord")
-    _check_members(value, {"kind", "apiVersion", "lastUpdatedTime", "imageRef", "credentialMapping"}, what)
-    mapping = value.get("credentialMapping")
-    if not isinstance(mapping, dict | None):
-        raise StoreCorruptError(f"{what}: credentialMapping: expected an object, found {_type_of(mapping)}")
-    moment = value.get("lastUpdatedTime")
-    credentials = {name: _credentials(each, f"{what}: {name[:200]!r}") for name, each in (mapping or {}).items()}
-    return PulledRecord(_text(value, "imageRef", what), _moment(moment, what), credentials)
+    found = _object(data, what, "ImagePulledRecord", "lastUpdatedTime", "imageRef", "credentialMapping")
+    moment, mapping = _moment(found.values.get("lastUpdatedTime"), what), found.object("credentialMapping")
+    credentials = {name: _credentials(mapping.object(name)) for name in mapping.values}
+    return PulledRecord(found.text("imageRef"), moment, credentials)
 
 
-def _credentials(value: object, what: str) -> PullCredentials:
-    if not isinstance(value, dict):
-        raise StoreCorruptError(f"{what}: expected an object, found {_type_of(value)}")
-    _check_members(value, {"kubernetesSecrets", "kubernetesServiceAccounts", "nodePodsAccessible"}, what)
-    is_node_accessible = value.get("nodePodsAccessible", False)
-    if not isinstance(is_node_accessible, bool):
-        raise StoreCorruptError(
-            f"{what}: nodePodsAccessible: expected true or false, found {_type_of(is_node_accessible)}"
-        )
+def _credentials(found: Members) -> PullCredentials:
+    _only(found, "kubernetesSecrets", "kubernetesServiceAccounts", "nodePodsAccessible")
     secrets = [
-        RecordedSecret(*(_text(each, name, what) for name in ("namespace", "name", "uid", "credentialHash")))
-        for each in _objects(value, "kubernetesSecrets", {"uid", "namespace", "name", "credentialHash"}, what)
+        RecordedSecret(*_texts(each, "namespace", "name", "uid", "credentialHash"))
+        for each in found.objects("kubernetesSecrets")
     ]
     accounts = [
-        ServiceAccountSource(*(_text(each, name, what) for name in ("namespace", "name", "uid")))
-        for each in _objects(value, "kubernetesServiceAccounts", {"uid", "namespace", "name"}, what)
+        ServiceAccountSource(*_texts(each, "namespace", "name", "uid"))
+        for each in found.objects("kubernetesServiceAccounts")
     ]
-    return PullCredentials(is_node_accessible, tuple(secrets), tuple(accounts))
+    return PullCredentials(bool(found.flag("nodePodsAccessible")), tuple(secrets), tuple(accounts))
 
 
-def _object(data: bytes, what: str, kind: str) -> dict[str, Any]:
+def _object(data: bytes, what: str, kind: str, *members: str) -> Members:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise StoreCorruptError(f"{what}: invalid JSON") from error
     if not isinstance(value, dict) or value.get("kind") != kind or value.get("apiVersion") not in _VERSIONS:
         raise StoreCorruptError(f"{what}: expected kind {kind} of {' or '.join(_VERSIONS)}")
-    return value
+    return _only(
+        Members(value, "", lambda path, text: StoreCorruptError(f"{what}: {path}: {text}")),
+        *("kind", "apiVersion", *members),
+    )
 
 
-def _objects(value: Mapping[str, object], name: str, members: set[str], what: str) -> list[dict[str, object]]:
-    found = value.get(name)
-    if found is None:
-        return []
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise StoreCorruptError(f"{what}: {name}: expected a list of objects")
-    for each in found:
-        _check_members(each, members, f"{what}: {name}")
+def _only(found: Members, *names: str) -> Members:
+    """The object, which has no other members."""
+    for name in sorted(found.values.keys() - names):
+        found.refuse(name, "unknown member")
     return found
 
 
-def _check_members(value: Mapping[str, object], members: set[str], what: str) -> None:
-    unknown = sorted(set(value) - members)
-    if unknown:
-        raise StoreCorruptError(f"{what}: unknown member {unknown[0][:100]!r}")
-
-
-def _type_of(value: object) -> str:
-    return type(value).__name__
-
-
-def _text(value: Mapping[str, object], name: str, what: str) -> str:
-    text = value.get(name, "")
-    if not isinstance(text, str):
-        raise StoreCorruptError(f"{what}: {name}: expected text, found {_type_of(text)}")
-    return text
+def _texts(found: Members, *names: str) -> list[str]:
+    return [_only(found, *names).text(name) for name in names]
 
 
 def _moment(value: object, what: str) -> int | None:

@@ -15,6 +15,7 @@ from imagestore.errors import ConfigError
 from imagestore.node.credentials import DATA_KEYS, DOCKER_CFG, DOCKER_CONFIG_JSON, PullSecret, parse_entries
 from imagestore.oci import Digest
 from imagestore.util.known_members import member
+from imagestore.util.members import without_lists
 from imagestore.util.yaml_documents import parse_documents
 
 if TYPE_CHECKING:
@@ -77,24 +78,11 @@ def _forms(value: Any, data: bytes, what: str) -> Iterator[tuple[str, bytes]]:
     if not isinstance(value, dict):
         return
     if "kind" in value and not isinstance(member(value, "auths"), dict):
-        for each in _objects(value):
-            yield _of_secret(each, what)
+        yield from (_of_secret(each, what) for each in without_lists([value]) if isinstance(each, dict))
     elif member(value, "auths") is not None or not value:
         yield DOCKER_CONFIG_JSON, data
     elif all(isinstance(each, dict) and any(name in each for name in _ENTRY_MEMBERS) for each in value.values()):
         yield DOCKER_CFG, data
-
-
-def _objects(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    kind, items = value.get("kind"), value.get("items")
-    if not isinstance(items, list) or not isinstance(kind, str) or not kind.endswith("List"):
-        yield value
-        return
-    # In a list of one kind the API omits the kind of the items.
-    own = {"kind": kind.removesuffix("List")} if kind != "List" else {}
-    for each in items:
-        if isinstance(each, dict):
-            yield from _objects({**own, **each})
 
 
 def _of_secret(value: Mapping[str, Any], what: str) -> tuple[str, bytes]:

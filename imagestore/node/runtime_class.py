@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, RuntimeClassNotFoundError
-from imagestore.node.config_members import Members
+from imagestore.node.config_members import ConfigMembers
+from imagestore.util.members import without_lists
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -58,8 +59,8 @@ def parse_runtime_class(document: Mapping[str, object]) -> RuntimeClass:
             f"object of kind {str(kind)[:50]!r}: expected a RuntimeClass with metadata.name and handler",
             hint="use the output of 'kubectl get runtimeclass -o yaml'",
         )
-    members = Members(document, f"RuntimeClass {name[:100]!r}")
-    overhead, scheduling = members.below("overhead"), members.below("scheduling")
+    members = ConfigMembers(document, f"RuntimeClass {name[:100]!r}")
+    overhead, scheduling = members.object("overhead"), members.object("scheduling")
     return RuntimeClass(name, handler, overhead.mapping("podFixed"), scheduling.mapping("nodeSelector"))
 
 
@@ -88,16 +89,7 @@ def admit(spec: dict[str, object], given: RuntimeClass) -> list[str]:
 
 def parse_runtime_classes(documents: Iterable[Mapping[str, object]]) -> list[RuntimeClass]:
     """Read RuntimeClass objects, and lists of them as ``kubectl get -o yaml`` prints; see parse_runtime_class()."""
-    found: list[RuntimeClass] = []
-    for document in documents:
-        kind, items = document.get("kind"), document.get("items")
-        if kind in ("List", "RuntimeClassList") and isinstance(items, list):
-            # In a list of one kind the API omits the kind of the items.
-            own = {"kind": "RuntimeClass"} if kind == "RuntimeClassList" else {}
-            found += [parse_runtime_class({**own, **each} if isinstance(each, dict) else {}) for each in items]
-        else:
-            found.append(parse_runtime_class(document))
-    return found
+    return [parse_runtime_class(each if isinstance(each, dict) else {}) for each in without_lists(documents)]
 
 
 def class_named(name: str, classes: Iterable[RuntimeClass]) -> RuntimeClass:

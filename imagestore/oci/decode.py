@@ -5,7 +5,7 @@ see two documents): bytes that aren't UTF-8, a byte-order mark, NaN and Infinity
 bits, duplicate member names, and members equal to a known name but for case (Go's decoder takes those, Python's does
 not). Half a surrogate pair, which no text can hold, is read as U+FFFD, as Go reads it.
 
-The typed parsers judge (``typed_members.py``). The schema library words what they refuse: our own schemas, JSON Schema
+The typed parsers judge (``descriptor.py``). The schema library words what they refuse: our own schemas, JSON Schema
 Draft 2020-12, flat, one per kind of document, are next to this module.
 """
 
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from imagestore.errors import DocumentError
 from imagestore.oci.media_types import Kind
+from imagestore.util.members import kind_of
 from imagestore.util.text import cut
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 #: Largest index: those of registries that take longer ones list thousands of entries with annotations.
 MAX_INDEX_BYTES: Final = 16 * 1024 * 1024
 MAX_DEPTH: Final = 32
+CASE_VARIANT: Final = "differs from a known member only by case; readers disagree on it"
 MAX_FAULTS: Final = 20
 # A hostile document has millions, each a thousand bytes in the library's words.
 _MAX_FAULTS_SOUGHT: Final = 200
@@ -49,7 +51,8 @@ _CONTAINERS: Final = frozenset([dict, list])
 _SMALL_BYTES: Final = 256 * 1024
 D = TypeVar("D")
 
-type_names: Final = {dict: "object", list: "array", str: "string", int: "integer", bool: "boolean", type(None): "null"}
+#: A value of each of the schemas' types.
+_TYPES: Final = {"object": {}, "array": [], "string": "", "integer": 0, "boolean": False, "null": None}
 
 
 def limit_of(kind: Kind) -> int:
@@ -89,7 +92,7 @@ def decode(raw: bytes, what: str, *, limit_bytes: int = MAX_DOCUMENT_BYTES) -> d
     if not _is_shallow(value):
         _check_depth(raw, what)
     if not isinstance(value, dict):
-        _refuse(what, f"expected a JSON object, found {type_names.get(type(value), 'number')}")
+        _refuse(what, f"expected a JSON object, got {kind_of(value)}")
     return value
 
 
@@ -167,12 +170,16 @@ def refuse_case_variants(document: Mapping[str, Any], known: frozenset[str], wha
     Raises:
         DocumentError: names the member.
     """
+    if name := case_variant(document, known):
+        _refuse(what, f"{path}.{name}: {CASE_VARIANT}")
+
+
+def case_variant(document: Mapping[str, Any], known: frozenset[str]) -> str:
+    """The first member that differs from a known name only by case, shortened for messages; empty if none does."""
     if document.keys() <= known:
-        return
+        return ""
     folded = _folded(known)
-    for name in document:
-        if name not in known and name.casefold() in folded:
-            _refuse(what, f"{path}.{_shorten(name)}: differs from a known member only by case; readers disagree on it")
+    return next((_shorten(name) for name in document if name not in known and name.casefold() in folded), "")
 
 
 @functools.cache
@@ -204,8 +211,7 @@ def _fault(error: Any) -> str:
             return f"is {len(error.instance)} characters long, at most {wanted} are allowed"
         case "type":
             names = wanted if isinstance(wanted, list) else [wanted]
-            came = type_names.get(type(error.instance), "number")
-            return f"expected {' or '.join(names)}, found {came}"
+            return f"expected {' or '.join(kind_of(_TYPES[name]) for name in names)}, got {kind_of(error.instance)}"
     return _shorten(error.message)
 
 

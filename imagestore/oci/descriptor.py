@@ -1,21 +1,26 @@
-"""Descriptors: typed pointers to content, and how documents write them (OCI image-spec 1.1, descriptor.md)."""
+"""Descriptors: typed pointers to content, and how documents write them (OCI image-spec 1.1, descriptor.md).
+
+The first member that doesn't fit ends the reading of a document; the schema library then words all faults
+(``decode.parse_with_faults``). A property test holds that both accept the same documents.
+"""
 
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import IntegrityError
+from imagestore.errors import DocumentError, IntegrityError, InvalidDigestError
 from imagestore.oci import media_types
+from imagestore.oci.decode import CASE_VARIANT, case_variant
 from imagestore.oci.digest import Digest, verify
 from imagestore.platforms.platform import Platform
+from imagestore.util.members import Members
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Mapping
-
-    from imagestore.oci.typed_members import Members
+    from typing import Any
 
 #: Docker's mark on an index entry that describes another entry instead of being an image.
 ATTESTATION_TYPE_KEY: Final = "vnd.docker.reference.type"
@@ -39,6 +44,15 @@ _MAX_URL: Final = 8192
 _MAX_TEXTS: Final = 64
 # Inline data is a convenience for tiny contents; the whole document is bounded anyway.
 _MAX_INLINE: Final = 1024 * 1024
+
+
+_MAX_MEDIA_TYPE: Final = 512
+_TYPE: Final = "[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}(; *.{0,200})?"
+#: Media types of layers, which must be stated; of configs and of documents themselves, which need not be; of entries of
+#: an index, which may be anything that all readers take for the same.
+LAYER_TYPE: Final = re.compile(_TYPE)
+STATED_TYPE: Final = re.compile(f"({_TYPE})?")
+ENTRY_TYPE: Final = re.compile(r"(?!\s)(?![^;]*\s(;|$))[^\x00-\x1f\x7f]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +103,67 @@ class Descriptor:
         return self.annotations.get(ATTESTATION_TYPE_KEY) == ATTESTATION_TYPE
 
 
-def parse_descriptor(found: Members, grammar: re.Pattern[str]) -> Descriptor:
+class DocumentMembers(Members):
+    """The members of one object in a document."""
+
+    __slots__ = ()
+
+    def media_type(self, grammar: re.Pattern[str] = STATED_TYPE) -> str:
+        """The member ``mediaType``; empty when absent, where the grammar takes that."""
+        value = self.text("mediaType", _MAX_MEDIA_TYPE)
+        if not grammar.fullmatch(value):
+            self.refuse("mediaType", "is no media type")
+        return value
+
+    def artifact_type(self) -> str:
+        """The member ``artifactType``; empty when absent."""
+        return self.text("artifactType", _MAX_MEDIA_TYPE)
+
+    def check_version(self) -> None:
+        """Refuse a ``schemaVersion`` that states another one than 2."""
+        value = self.values.get("schemaVersion", 2)
+        if type(value) is not int or value != 2:
+            self.refuse("schemaVersion", "expected 2")
+
+    def digest(self, name: str) -> Digest:
+        """A digest, which must be there."""
+        return self.parse_digest(self.text(name), name)
+
+    def parse_digest(self, text: str, name: str) -> Digest:
+        """The digest that a member, or an item of it, is."""
+        try:
+            return Digest.parse(text)
+        except InvalidDigestError as error:
+            self.refuse(name, str(error))
+
+    def size(self) -> int:
+        """The member ``size``, which must be there."""
+        value = self.values.get("size")
+        # One without a fraction is an integer to the schemas, but not to JSON readers with types. decode() refuses what
+        # 64 bits don't hold.
+        if type(value) is not int or value < 0:
+            self.refuse("size", f"expected an integer from 0 on, found {value!r:.40}")
+        return value
+
+    def refuse_case_variants(self, known: frozenset[str]) -> None:
+        """Refuse members that differ from a known name only by case."""
+        name = case_variant(self.values, known)
+        if name:
+            self.refuse(name, CASE_VARIANT)
+
+    def refuse_any_of(self, *names: str) -> None:
+        """Refuse members of another kind of document."""
+        for name in names:
+            if name in self.values:
+                self.refuse(name, "belongs to another kind of document")
+
+
+def members_of(document: Mapping[str, Any], what: str) -> DocumentMembers:
+    """The members of a document, which ``what`` names; they raise DocumentError for what doesn't fit."""
+    return DocumentMembers(document, "$", lambda path, text: DocumentError(what, [f"{path}: {text}"]))
+
+
+def parse_descriptor(found: DocumentMembers, grammar: re.Pattern[str]) -> Descriptor:
     """A descriptor in a document; ``grammar`` is that of its media type.
 
     Raises:
@@ -97,7 +171,7 @@ def parse_descriptor(found: Members, grammar: re.Pattern[str]) -> Descriptor:
     """
     found.refuse_case_variants(_DESCRIPTOR_MEMBERS)
     digest, size = found.digest("digest"), found.size()
-    platform = found.object("platform")
+    platform = found.object("platform") if "platform" in found else None
     if platform is not None:
         platform.refuse_case_variants(_PLATFORM_MEMBERS)
         platform.texts("features", longest=_MAX_TEXT, most=_MAX_TEXTS)
@@ -106,14 +180,14 @@ def parse_descriptor(found: Members, grammar: re.Pattern[str]) -> Descriptor:
         digest=digest,
         size=size,
         platform=None if platform is None else parse_platform(platform),
-        annotations=found.annotations(),
+        annotations=found.labels("annotations"),
         urls=tuple(url for url in found.texts("urls", longest=_MAX_URL, most=_MAX_TEXTS) if url),
         data=_inline(found, digest, size),
         artifact_type=found.artifact_type(),
     )
 
 
-def parse_platform(found: Members) -> Platform:
+def parse_platform(found: DocumentMembers) -> Platform:
     """The platform members of an index entry or an image config; absent and null are empty, as peers read them."""
     features = found.texts("os.features", longest=_MAX_TEXT, most=_MAX_TEXTS)
     return Platform(
@@ -126,9 +200,9 @@ def parse_platform(found: Members) -> Platform:
     )
 
 
-def _inline(found: Members, digest: Digest, size: int) -> bytes | None:
+def _inline(found: DocumentMembers, digest: Digest, size: int) -> bytes | None:
     text = found.text("data")
-    if not text and (size or not found.has("data")):
+    if not text and (size or "data" not in found):
         return None  # no text is no data, as peers read it
     if size > _MAX_INLINE or len(text) > 2 * _MAX_INLINE:
         found.refuse("data", f"longer than {_MAX_INLINE} bytes")

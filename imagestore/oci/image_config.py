@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError
 from imagestore.oci import media_types
-from imagestore.oci.decode import MAX_FAULTS, decode, in_turn, parse_with_faults, refuse_case_variants, type_names
-from imagestore.oci.descriptor import Descriptor, parse_platform
+from imagestore.oci.decode import decode, in_turn, parse_with_faults, refuse_case_variants
+from imagestore.oci.descriptor import Descriptor, members_of, parse_platform
 from imagestore.oci.digest import Digest
-from imagestore.oci.typed_members import Members
 from imagestore.util.text import is_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, Self
 
+    from imagestore.oci.descriptor import DocumentMembers
     from imagestore.oci.manifest import Manifest
     from imagestore.platforms.platform import Platform
 
@@ -31,7 +31,6 @@ _SETS: Final = ("ExposedPorts", "Volumes")
 _SETTINGS: Final = {name.casefold(): name for name in (*_TEXTS, *_LISTS, *_SETS, "Labels", "ArgsEscaped")}
 _MAX_LAYERS: Final = 1000
 _MAX_STEPS: Final = 10_000
-_STEP_TEXTS: Final = ("created", "created_by", "comment")
 _ROOTFS_MEMBERS: Final = frozenset({"type", "diff_ids"})
 _LONGEST_USER: Final = 1024
 
@@ -114,17 +113,16 @@ class ImageConfig:
 
     @classmethod
     def _typed(cls, raw: bytes, document: Mapping[str, Any], what: str) -> Self:
-        found = Members(document, "$", what)
+        found = members_of(document, what)
         found.text("author")
         for step in found.objects("history", _MAX_STEPS):
             step.flag("empty_layer")
-        settings = found.object("config")
         return cls(
             raw,
             parse_platform(found),
             _diff_ids(found.object("rootfs")),
             found.text("created"),
-            {} if settings is None else {**document["config"], **_without_nulls(settings)},
+            {**found.mapping("config"), **_without_nulls(found.object("config"))},
         )
 
     def history(self, *, what: str = "image config") -> tuple[BuildStep, ...]:
@@ -133,25 +131,16 @@ class ImageConfig:
         Nothing else needs their texts, so an image is kept whatever these are.
 
         Raises:
-            DocumentError: lists the texts that are none, with their JSON paths.
+            DocumentError: names the first text that is none, with its JSON path.
         """
-        steps = [each or {} for each in decode(self.raw, what).get("history") or ()]
-        faults = [
-            f"$.history[{number}].{name}: expected string, found {type_names.get(type(value), 'number')}"
-            for number, step in enumerate(steps)
-            for name in _STEP_TEXTS
-            if not isinstance(value := step.get(name), str | None)
-        ]
-        if faults:
-            raise DocumentError(what, faults[:MAX_FAULTS])
         return tuple(
             BuildStep(
-                step.get("created") or "",
-                step.get("created_by") or "",
-                step.get("comment") or "",
-                has_layer=not step.get("empty_layer"),
+                step.text("created"),
+                step.text("created_by"),
+                step.text("comment"),
+                has_layer=not step.flag("empty_layer"),
             )
-            for step in steps
+            for step in members_of(decode(self.raw, what), what).objects("history")
         )
 
     def check_layers(
@@ -243,24 +232,22 @@ def _named(settings: Mapping[str, Any], what: str) -> dict[str, Any]:
     return found
 
 
-def _diff_ids(rootfs: Members | None) -> tuple[Digest, ...]:
-    if rootfs is None:
-        return ()
+def _diff_ids(rootfs: DocumentMembers) -> tuple[Digest, ...]:
     rootfs.refuse_case_variants(_ROOTFS_MEMBERS)
     if rootfs.text("type") not in ("", "layers"):
-        rootfs.refuse("type")
-    texts = rootfs.items("diff_ids", _MAX_LAYERS)
+        rootfs.refuse("type", "expected layers")
+    texts = rootfs.texts("diff_ids", most=_MAX_LAYERS)
     return tuple(rootfs.parse_digest(text, f"diff_ids[{number}]") for number, text in enumerate(texts))
 
 
-def _without_nulls(settings: Members) -> dict[str, Any]:
+def _without_nulls(settings: DocumentMembers) -> dict[str, Any]:
     """The lists and labels among the settings, with an empty text for each null, as peers read them."""
     for name in _TEXTS:
         settings.text(name)
     for name in _SETS:
-        settings.object(name)
+        settings.mapping(name)
     settings.flag("ArgsEscaped")
-    found: dict[str, Any] = {name: settings.texts(name) for name in _LISTS if settings.has(name)}
-    if settings.has("Labels"):
+    found: dict[str, Any] = {name: settings.texts(name) for name in _LISTS if name in settings}
+    if "Labels" in settings:
         found["Labels"] = settings.labels("Labels")
     return found

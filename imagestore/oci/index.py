@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import media_types
 from imagestore.oci.decode import MAX_INDEX_BYTES, in_turn, parse_with_faults
-from imagestore.oci.descriptor import Descriptor, parse_descriptor
+from imagestore.oci.descriptor import ENTRY_TYPE, Descriptor, members_of, parse_descriptor
 from imagestore.oci.other_documents import check_media_type, decode_index_or_manifest
-from imagestore.oci.typed_members import ENTRY_TYPE, Members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,11 +62,11 @@ class Index:
 
     @classmethod
     def _typed(cls, raw: bytes, document: Mapping[str, Any], media_type: str, what: str) -> Self:
-        found = Members(document, "$", what)
+        found = members_of(document, what)
         found.check_version()
         found.refuse_any_of("config", "layers", "fsLayers")
         found.artifact_type()
-        found.object("subject")
+        found.mapping("subject")
         stated = check_media_type(found.media_type(), media_type, media_types.Kind.INDEX, what)
         entries = tuple(parse_descriptor(entry, ENTRY_TYPE) for entry in found.objects("manifests", MAX_ENTRIES))
-        return cls(raw, stated or media_types.OCI_INDEX, entries, found.annotations())
+        return cls(raw, stated or media_types.OCI_INDEX, entries, found.labels("annotations"))

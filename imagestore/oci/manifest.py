@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import media_types
 from imagestore.oci.decode import in_turn, parse_with_faults
-from imagestore.oci.descriptor import Descriptor, parse_descriptor
+from imagestore.oci.descriptor import LAYER_TYPE, STATED_TYPE, Descriptor, members_of, parse_descriptor
 from imagestore.oci.other_documents import check_media_type, decode_index_or_manifest
-from imagestore.oci.typed_members import LAYER_TYPE, STATED_TYPE, Members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,19 +61,18 @@ class Manifest:
 
     @classmethod
     def _typed(cls, raw: bytes, document: Mapping[str, Any], media_type: str, what: str) -> Self:
-        found = Members(document, "$", what)
+        found = members_of(document, what)
         found.check_version()
         found.refuse_any_of("manifests", "fsLayers")
-        found.object("subject")
+        found.mapping("subject")
         stated = check_media_type(found.media_type(), media_type, media_types.Kind.MANIFEST, what)
-        config = found.object("config") or found.refuse("config")
         return cls(
             raw,
             stated or media_types.OCI_MANIFEST,
-            parse_descriptor(config, STATED_TYPE),
+            parse_descriptor(found.object("config"), STATED_TYPE),
             tuple(parse_descriptor(layer, LAYER_TYPE) for layer in found.objects("layers", _MAX_LAYERS)),
             found.artifact_type(),
-            found.annotations(),
+            found.labels("annotations"),
         )
 
     @property

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidDigestError, InvalidReferenceError
 from imagestore.oci.digest import Digest
-from imagestore.oci.grammar import COMPONENT, LABEL, MAX_PATH, TAG
+from imagestore.oci.grammar import COMPONENT, IMAGE_ID, LABEL, MAX_PATH, TAG, looks_like_host
 from imagestore.util.logins import reference_without_login
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ DEFAULT_TAG: Final = "latest"
 _MAX_TEXT: Final = 1024
 _MAX_TAG: Final = 128
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9_.:/@+=\[\]-]*")
-_HEX_ID: Final = re.compile("[a-f0-9]{64}")
 _PORT: Final = re.compile(":([0-9]{1,5})")
 _IPV6: Final = re.compile(r"\[[0-9a-fA-F:]+\]")
 _IPV6_IN_DECIMALS: Final = re.compile(r"\[[0-9a-fA-F:]+(?:\.[0-9]+){1,3}\]")
@@ -94,7 +93,7 @@ class Reference:
             return self.name
         short = self.path.removeprefix("library/") if self.path.count("/") == 1 else self.path
         first, slash, _ = short.partition("/")
-        means_other = _looks_like_host(first) if slash else _is_hex_id(short)
+        means_other = looks_like_host(first) if slash else IMAGE_ID.fullmatch(short) is not None
         return self.name if means_other else short
 
     @property
@@ -162,21 +161,17 @@ def _check_tag(text: str, tag: str, offset: int) -> None:
     )
 
 
-def _looks_like_host(first: str) -> bool:
-    return "." in first or ":" in first or first == "localhost" or first != first.lower()
-
-
 def _split_host(text: str, name: str) -> tuple[str, str, int]:
     """Host, path, and where the path starts in the text."""
     first, slash, rest = name.partition("/")
-    if slash and _looks_like_host(first):
+    if slash and looks_like_host(first):
         _check_host(text, first)
         # What only its capitals tell from a path keeps them, or its canonical form would be another image's.
-        host = first.lower() if _looks_like_host(first.lower()) else first
+        host = first.lower() if looks_like_host(first.lower()) else first
         return (DOCKER_HUB if host == "index.docker.io" else host), rest, len(first) + 1
     if first.startswith("["):
         raise InvalidReferenceError(text, len(name), "a repository path must follow the host")
-    if _is_hex_id(name):
+    if IMAGE_ID.fullmatch(name):
         raise InvalidReferenceError(text, 0, "64 hex digits are an image id, not a name")
     return DOCKER_HUB, name, 0
 
@@ -230,7 +225,3 @@ def _end(grammar: re.Pattern[str], text: str) -> int:
     """How much of its beginning keeps a grammar."""
     found = grammar.match(text)
     return found.end() if found else 0
-
-
-def _is_hex_id(text: str) -> bool:
-    return _HEX_ID.fullmatch(text) is not None

@@ -8,10 +8,11 @@ prints it, counts as that object.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from imagestore.errors import InvalidResourcesError
 from imagestore.util.known_members import did_you_mean, nearest
+from imagestore.util.members import Members, without_lists
 
 Document: TypeAlias = Mapping[str, object]
 
@@ -26,111 +27,54 @@ VERSIONS: Final = {
 _HINT: Final = "give a pod, or an object with a pod template, such as a Deployment"
 
 
-def object_in(document: Document, name: str, path: str) -> Document:
-    """A member that is an object; empty if it is missing; InvalidResourcesError if it has another type.
-
-    ``path`` is that of the document, for the error.
-    """
-    value = document.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise wrong(f"{path}.{name}", "an object", value)
-    return value
+def members_of(document: object, path: str = "$") -> Members:
+    """The members of an object of Kubernetes' API; InvalidResourcesError for one of another type than there."""
+    return Members(document, path, wrong)
 
 
-def objects_in(document: Document, name: str, path: str) -> list[Document]:
-    """A member that is a list of objects; empty if it is missing. See object_in()."""
-    value = _list_in(document, name, path)
-    for number, item in enumerate(value):
-        if not isinstance(item, dict):
-            raise wrong(f"{path}.{name}[{number}]", "an object", item)
-    return value
+def wrong(path: str, text: str) -> InvalidResourcesError:
+    """The error about a member."""
+    return InvalidResourcesError(f"{path}: {text}")
 
 
-def texts_in(document: Document, name: str, path: str) -> list[str]:
-    """A member that is a list of texts; empty if it is missing, and null in it is an empty text. See object_in()."""
-    found = []
-    for number, item in enumerate(_list_in(document, name, path)):
-        if not isinstance(item, str | None):
-            raise wrong(f"{path}.{name}[{number}]", "a string", item)
-        found.append(item or "")
-    return found
+def spec_of(pod: Members) -> Members:
+    """The spec of a pod; the object itself if it has none."""
+    return pod.object("spec") if "spec" in pod.values else pod
 
 
-def _list_in(document: Document, name: str, path: str) -> list[Any]:
-    value = document.get(name)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise wrong(f"{path}.{name}", "an array", value)
-    return value
-
-
-def text_in(document: Document, name: str, path: str) -> str:
-    """A member that is a text; empty if it is missing. See object_in()."""
-    value = document.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise wrong(f"{path}.{name}", "a string", value)
-    return value
-
-
-def wrong(path: str, expected: str, found: object) -> InvalidResourcesError:
-    """The error for a member of another type."""
-    return InvalidResourcesError(f"{path}: expected {expected}, found {type(found).__name__}")
-
-
-def pod_in(document: Document) -> tuple[Document, str]:
-    """The object that is a pod or part of one, and its path.
+def pod_in(document: Document, path: str = "$") -> Members:
+    """The object that is a pod or part of one, in a document at this path.
 
     Raises:
         InvalidResourcesError: the document is another kind of object, or a list of several.
 
-    >>> pod_in({"kind": "Job", "spec": {"template": {"spec": {"containers": []}}}})
-    ({'spec': {'containers': []}}, '$.spec.template')
+    >>> pod_in({"kind": "Job", "spec": {"template": {"spec": {"containers": []}}}}).path
+    '$.spec.template'
     """
     kind, items = document.get("kind"), document.get("items")
     if isinstance(items, list) and isinstance(kind, str) and kind.endswith("List"):
         if len(items) != 1 or not isinstance(items[0], dict):
             raise InvalidResourcesError(f"{kind[:100]}: expected one object, found {len(items)}", hint=_HINT)
-        found, path = pod_in(items[0])
-        return found, f"$.items[0]{path.removeprefix('$')}"
+        return pod_in(items[0], f"{path}.items[0]")
     if kind == "Pod":
-        return document, "$"
+        return members_of(document, path)
     for names in _TEMPLATES:
         found = _inside(document, names)
         if isinstance(found.get("spec"), dict):
-            return found, ".".join(("$", *names))
+            return members_of(found, ".".join((path, *names)))
     if kind is not None:
         fault = f"kind {str(kind)[:100]!r} is no pod, and has no pod template{_slip(document)}"
         raise InvalidResourcesError(fault, hint=_HINT)
-    return document, "$"
+    return members_of(document, path)
 
 
 def objects_of(documents: Sequence[Document]) -> list[Document]:
-    """The objects of one file, with lists, as ``kubectl get`` prints them, replaced by their items.
+    """The objects of one file, those of lists too.
 
     Raises:
         InvalidResourcesError: an item isn't an object.
-
-    >>> objects_of([{"kind": "PodList", "items": [{"spec": {}}, {"spec": {}}]}])
-    [{'kind': 'Pod', 'spec': {}}, {'kind': 'Pod', 'spec': {}}]
     """
-    found: list[Document] = []
-    for document in documents:
-        kind, items = document.get("kind"), document.get("items")
-        if not isinstance(items, list) or not isinstance(kind, str) or not kind.endswith("List"):
-            found.append(document)
-            continue
-        for number, item in enumerate(items):
-            if not isinstance(item, dict):
-                raise wrong(f"{kind[:100]}: $.items[{number}]", "an object", item)
-        # In a list of one kind the API omits the kind of the items.
-        own = {"kind": kind.removesuffix("List")} if kind != "List" else {}
-        found += objects_of([{**own, **item} for item in items])
-    return found
+    return [members_of(each, "item of a list").values for each in without_lists(documents)]
 
 
 def is_passed_over(document: Document) -> bool:

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from imagestore.resources.documents import object_in, objects_in, text_in
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from imagestore.resources.documents import Document
+    from imagestore.util.members import Members
 
 OPERATING_SYSTEMS: Final = ("linux", "windows")
 OS_NAME: Final = "os.name"
@@ -39,17 +37,13 @@ class OsConstraint(NamedTuple):
     systems: frozenset[str]
 
 
-def os_constraints(spec: Document, path: str) -> list[OsConstraint]:
-    """The constraints in a pod's spec, the most important first.
-
-    Raises:
-        InvalidResourcesError: a member has another type than in Kubernetes' API.
-    """
+def os_constraints(spec: Members) -> list[OsConstraint]:
+    """The constraints in a pod's spec, the most important first; raises what the members raise."""
     found = []
-    name = text_in(object_in(spec, "os", path), "name", f"{path}.os")
+    name = spec.object("os").text("name")
     if name:
         found.append(OsConstraint(OS_NAME, f"os.name {name[:100]}", frozenset({name})))
-    selector = object_in(spec, "nodeSelector", path)
+    selector = spec.mapping("nodeSelector")
     for label in _LABELS:
         value = selector.get(label)
         if isinstance(value, str):
@@ -58,12 +52,9 @@ def os_constraints(spec: Document, path: str) -> list[OsConstraint]:
                     NODE_SELECTOR, f"nodeSelector {label}: {value[:100]}", frozenset(OPERATING_SYSTEMS) & {value}
                 )
             )
-    affinity = object_in(object_in(spec, "affinity", path), "nodeAffinity", f"{path}.affinity")
-    here = f"{path}.affinity.nodeAffinity"
-    required = object_in(affinity, _REQUIRED, here)
-    terms = objects_in(required, "nodeSelectorTerms", f"{here}.{_REQUIRED}")
+    terms = [*spec.object("affinity").object("nodeAffinity").object(_REQUIRED).objects("nodeSelectorTerms")]
     if terms:
-        systems = frozenset(os for os in OPERATING_SYSTEMS if any(_matches(term, os, here) for term in terms))
+        systems = frozenset(os for os in OPERATING_SYSTEMS if any(_matches(term, os) for term in terms))
         if systems != frozenset(OPERATING_SYSTEMS):
             text = f"required nodeAffinity ({', '.join(systems)})" if systems else "required nodeAffinity"
             found.append(OsConstraint(NODE_AFFINITY, text, systems))
@@ -95,18 +86,17 @@ def _allowed(constraints: Sequence[OsConstraint]) -> frozenset[str]:
     return frozenset(OPERATING_SYSTEMS).intersection(*(each.systems for each in constraints))
 
 
-def _matches(term: Document, os: str, path: str) -> bool:
+def _matches(term: Members, os: str) -> bool:
     """Whether a node of this system can match, if expressions of other labels hold."""
-    expressions = objects_in(term, "matchExpressions", path)
-    if not expressions and not term.get("matchFields"):
+    expressions = [*term.objects("matchExpressions")]
+    if not expressions and not term.values.get("matchFields"):
         return False
-    return all(_holds(each, os) for each in expressions if each.get("key") in _LABELS)
+    return all(_holds(each, os) for each in expressions if each.text("key") in _LABELS)
 
 
-def _holds(expression: Document, os: str) -> bool:
-    values = expression.get("values")
-    among = isinstance(values, list) and os in values
-    match expression.get("operator"):
+def _holds(expression: Members, os: str) -> bool:
+    among = os in expression.texts("values")
+    match expression.text("operator"):
         case "In":
             return among
         case "NotIn":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import imagestore.resources.hugepages as hugepages
 import imagestore.resources.placement as placement
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
-from imagestore.resources.documents import Document, object_in, objects_in, pod_in, text_in, wrong
+from imagestore.resources.documents import Document, members_of, pod_in
 from imagestore.resources.pod import (
     CPU,
     HUGE_PAGES_PREFIX,
@@ -27,6 +27,7 @@ from imagestore.resources.pod import (
     with_defaults,
 )
 from imagestore.util.known_members import did_you_mean, nearest
+from imagestore.util.members import Members, kind_of
 from imagestore.util.quantity import MILLI, Quantity, from_json
 
 if TYPE_CHECKING:
@@ -48,18 +49,18 @@ def pod_from_json(document: Document) -> Pod:
     >>> pod_from_json({"limits": {"cpu": "500m"}}).containers[0].resources.limit("cpu").milli_value()
     500
     """
-    document, path = pod_in(document)
-    if "spec" in document:
-        metadata = object_in(document, "metadata", path)
-        return _pod(object_in(document, "spec", path), metadata, f"{path}.spec")
-    if "containers" in document:
-        return _pod(document, {}, path)
-    if "resources" in document or "image" in document:
-        return Pod((_container(document, path, is_init=False),))
-    if "requests" in document or "limits" in document:
-        return Pod((Container(resources=_requirements(document, path)),))
+    found = pod_in(document)
+    names = found.values
+    if "spec" in names:
+        return _pod(found.object("spec"), found.object("metadata"))
+    if "containers" in names:
+        return _pod(found, members_of(None))
+    if "resources" in names or "image" in names:
+        return Pod((_container(found, is_init=False),))
+    if "requests" in names or "limits" in names:
+        return Pod((Container(resources=_requirements(found)),))
     known = ("spec", "containers", "resources", "requests", "limits")
-    slips = ((name, nearest(name, known)) for name in document)
+    slips = ((name, nearest(name, known)) for name in names)
     slip = next((f"; {name[:100]!r} is none{did_you_mean(meant)}" for name, meant in slips if meant), "")
     raise InvalidResourcesError(
         f"document: expected a pod, a pod spec, a container or its resources{slip}",
@@ -140,59 +141,48 @@ def _faults_of_amounts(parts: Mapping[str, Mapping[str, Quantity]], what: str) -
         yield alone
 
 
-def _pod(spec: Document, metadata: Document, path: str) -> Pod:
-    priority = spec.get("priority")
-    if priority is not None and (not isinstance(priority, int) or isinstance(priority, bool)):
-        raise wrong(f"{path}.priority", "an integer", priority)
-    given = object_in(metadata, "annotations", "$.metadata")
-    annotations = {name: text_in(given, name, "$.metadata.annotations") for name in given}
-    os, os_source = placement.required_os(placement.os_constraints(spec, path))
+def _pod(spec: Members, metadata: Members) -> Pod:
+    os, os_source = placement.required_os(placement.os_constraints(spec))
     return Pod(
-        containers=_containers(spec, "containers", path, is_init=False),
-        init_containers=_containers(spec, "initContainers", path, is_init=True),
-        resources=None if spec.get("resources") is None else _requirements(object_in(spec, "resources", path), path),
-        overhead=_amounts(object_in(spec, "overhead", path), f"{path}.overhead"),
-        priority=priority,
-        priority_class=text_in(spec, "priorityClassName", path),
-        annotations=annotations,
-        name=text_in(metadata, "name", "$.metadata"),
+        containers=_containers(spec, "containers", is_init=False),
+        init_containers=_containers(spec, "initContainers", is_init=True),
+        resources=_requirements(spec.object("resources")) if "resources" in spec else None,
+        overhead=_amounts(spec.object("overhead")),
+        priority=spec.integer("priority"),
+        priority_class=spec.text("priorityClassName"),
+        annotations=metadata.labels("annotations"),
+        name=metadata.text("name"),
         os=os,
         os_source=os_source,
-        runtime_class=text_in(spec, "runtimeClassName", path),
+        runtime_class=spec.text("runtimeClassName"),
     )
 
 
-def _containers(spec: Document, name: str, path: str, *, is_init: bool) -> tuple[Container, ...]:
-    found = objects_in(spec, name, path)
-    if len(found) > MAXIMUM_CONTAINERS:
-        raise InvalidResourcesError(f"{path}.{name}: {len(found)} containers, more than {MAXIMUM_CONTAINERS}")
-    return tuple(_container(item, f"{path}.{name}[{number}]", is_init=is_init) for number, item in enumerate(found))
+def _containers(spec: Members, name: str, *, is_init: bool) -> tuple[Container, ...]:
+    return tuple(_container(each, is_init=is_init) for each in spec.objects(name, MAXIMUM_CONTAINERS))
 
 
-def _container(document: Document, path: str, *, is_init: bool) -> Container:
+def _container(found: Members, *, is_init: bool) -> Container:
     return Container(
-        name=text_in(document, "name", path),
-        resources=_requirements(object_in(document, "resources", path), f"{path}.resources"),
+        name=found.text("name"),
+        resources=_requirements(found.object("resources")),
         is_init=is_init,
-        is_restartable=text_in(document, "restartPolicy", path) == "Always",
+        is_restartable=found.text("restartPolicy") == "Always",
     )
 
 
-def _requirements(document: Document, path: str) -> Requirements:
-    return Requirements(
-        _amounts(object_in(document, "requests", path), f"{path}.requests"),
-        _amounts(object_in(document, "limits", path), f"{path}.limits"),
-    )
+def _requirements(found: Members) -> Requirements:
+    return Requirements(_amounts(found.object("requests")), _amounts(found.object("limits")))
 
 
-def _amounts(document: Document, path: str) -> Mapping[str, Quantity]:
+def _amounts(given: Members) -> Mapping[str, Quantity]:
     found: dict[str, Quantity] = {}
-    for name, value in document.items():
+    for name, value in given.values.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float | None):
-            raise wrong(f"{path}.{name}", "a quantity", value)
+            given.refuse(name, f"expected a quantity, got {kind_of(value)}")
         try:
             stored = from_json(value).round_up(MILLI)  # as the API server does
             found[name] = replace(stored, written="" if value is None else str(value).strip())
         except InvalidQuantityError as error:
-            raise InvalidQuantityError(error.text, f"{path}.{name}: {error.reason}", hint=error.hint) from error
+            raise InvalidQuantityError(error.text, f"{given.at(name)}: {error.reason}", hint=error.hint) from error
     return found

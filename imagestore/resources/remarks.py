@@ -17,7 +17,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 import imagestore.resources.placement as placement
-from imagestore.resources.documents import VERSIONS, object_in, pod_in
+from imagestore.resources.documents import VERSIONS, pod_in, spec_of
 from imagestore.resources.pod import CPU, EPHEMERAL_STORAGE, MEMORY
 from imagestore.util.known_members import Table, did_you_mean, leaves, unknown
 from imagestore.util.quantity import Quantity
@@ -45,13 +45,12 @@ def remarks(document: Document, pod: Pod, *, is_about_numbers: bool = True) -> I
     ``is_about_numbers``: numbers are shown, so name the pod that they belong to.
     """
     yield from _versions(document, "$")
-    found, path = pod_in(document)
-    if path != "$" and is_about_numbers:
+    found = pod_in(document)
+    if found.path != "$" and is_about_numbers:
         kind = document.get("kind", "object")
-        yield f"{str(kind)[:100]}: the numbers are those of one pod of it, {path}"
-    yield from _unknown_members(found, path)
-    spec = object_in(found, "spec", path) if "spec" in found else found
-    yield from placement.contradictions(placement.os_constraints(spec, path))
+        yield f"{str(kind)[:100]}: the numbers are those of one pod of it, {found.path}"
+    yield from _unknown_members(found.values, found.path)
+    yield from placement.contradictions(placement.os_constraints(spec_of(found)))
     yield from amount_remarks(pod)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from imagestore.util.members import Members
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 #: Members by name: None for a leaf (or an object with free keys), a table for an object, a list of one for a list.
 Table: TypeAlias = "dict[str, Table | list[Table] | None]"
@@ -88,3 +90,10 @@ def member(value: Mapping[str, object], name: str) -> object:
         elif one is not None:
             found = one
     return found
+
+
+def login_members(entry: object, path: str, error: Callable[[str, str], Exception]) -> Members:
+    """The members of one login in Docker's configuration, under any spelling; see Members."""
+    names = ("auth", "username", "password", "identitytoken", "registrytoken")
+    found = Members(entry, path, error).values
+    return Members({name: member(found, name) for name in names}, path, error)

@@ -139,7 +139,7 @@ def naming_object(name: str) -> Iterator[None]:
 
 def _manifest(document: dict[str, Any], classes: Sequence[RuntimeClass], *, is_named: bool) -> Manifest:
     from imagestore.node.runtime_class import admit, class_named
-    from imagestore.resources.documents import name_of, pod_in
+    from imagestore.resources.documents import name_of, pod_in, spec_of
     from imagestore.resources.pod_reading import pod_from_json
 
     name = name_of(document)
@@ -148,10 +148,7 @@ def _manifest(document: dict[str, Any], classes: Sequence[RuntimeClass], *, is_n
         if not read.pod.runtime_class or not classes:
             return read
         given = class_named(read.pod.runtime_class, classes)
-        template, _ = pod_in(document)
-        spec = template.get("spec", template)
-        assert isinstance(spec, dict)  # a pod was read of it
-        refused = admit(spec, given)
+        refused = admit(spec_of(pod_in(document)).values, given)
         return replace(read, pod=pod_from_json(document), runtime_class=given, warnings=tuple(refused))
 
 

@@ -12,7 +12,7 @@ from imagestore.cli.render import printable
 from imagestore.cri.model import SandboxMetadata
 from imagestore.errors import InvalidResourcesError
 from imagestore.node.image_names import PullPolicy
-from imagestore.resources.documents import object_in, objects_in, pod_in, text_in
+from imagestore.resources.documents import members_of, pod_in, spec_of
 from imagestore.resources.pod_resources import refusal, target_of
 from imagestore.resources.remarks import remarks
 from imagestore.util.logins import reference_without_login
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from imagestore.cli.app import App
     from imagestore.cli.node.manifests import Manifest
     from imagestore.cli.node.services import Connected
-    from imagestore.resources.documents import Document
+    from imagestore.util.members import Members
 
 #: In the order in which a kubelet needs their images.
 _CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
@@ -104,45 +104,37 @@ def _handler(given: Manifest, found: Connected) -> str:
 
 
 def _images(given: Manifest, handler: str) -> Iterator[WantedImage]:
-    template, path = pod_in(given.document)
-    if "spec" in template:
-        spec, path = object_in(template, "spec", path), f"{path}.spec"
-    else:
-        spec = template
-    pod = _pod(given.document, template)
+    template = pod_in(given.document)
+    spec, pod = spec_of(template), _pod(members_of(given.document), template)
     for kind in _CONTAINERS:
-        for number, container in enumerate(objects_in(spec, kind, path)):
-            here = f"{path}.{kind}[{number}]"
-            name = text_in(container, "name", here) or f"{kind}[{number}]"
-            yield _image(container, "image", "imagePullPolicy", here, WantedImage(name, "", pod, None, handler))
-    for number, volume in enumerate(objects_in(spec, "volumes", path)):
-        here = f"{path}.volumes[{number}]"
-        source = object_in(volume, "image", here)
-        if source:
-            name = f"volume {text_in(volume, 'name', here) or number}"
-            whose = WantedImage(name, "", pod, None, handler)
-            yield _image(source, "reference", "pullPolicy", f"{here}.image", whose)
+        for number, container in enumerate(spec.objects(kind)):
+            name = container.text("name") or f"{kind}[{number}]"
+            yield _image(container, "image", "imagePullPolicy", WantedImage(name, "", pod, None, handler))
+    for number, volume in enumerate(spec.objects("volumes")):
+        source = volume.object("image")
+        if source.values:
+            name = f"volume {volume.text('name') or number}"
+            yield _image(source, "reference", "pullPolicy", WantedImage(name, "", pod, None, handler))
 
 
-def _image(source: Document, image: str, policy: str, path: str, whose: WantedImage) -> WantedImage:
-    name, text = text_in(source, image, path), text_in(source, policy, path)
+def _image(source: Members, image: str, policy: str, whose: WantedImage) -> WantedImage:
+    name, text = source.text(image), source.text(policy)
     if not name:
-        raise InvalidResourcesError(f"{path}.{image}: expected the name of an image, found none")
+        source.refuse(image, "expected the name of an image, got none")
     if text and text not in list(PullPolicy):
         raise InvalidResourcesError(
-            f"{path}.{policy}: {text[:100]!r}: expected {', '.join(PullPolicy)}",
+            f"{source.at(policy)}: {text[:100]!r}: expected {', '.join(PullPolicy)}",
             hint="Kubernetes' API server would refuse this pod",
         )
     return WantedImage(whose.container, name, whose.pod, PullPolicy(text) if text else None, whose.handler)
 
 
-def _pod(document: Document, template: Document) -> SandboxMetadata:
+def _pod(document: Members, template: Members) -> SandboxMetadata:
     """The pod's names: its own, or those of the object that makes it."""
-    own, maker = object_in(template, "metadata", "$"), object_in(document, "metadata", "$")
-    annotations = object_in(own, "annotations", "$.metadata")
+    own, maker = template.object("metadata"), document.object("metadata")
     return SandboxMetadata(
-        uid=text_in(own, "uid", "$.metadata"),
-        namespace=text_in(own, "namespace", "$.metadata") or text_in(maker, "namespace", "$.metadata") or "default",
-        name=text_in(own, "name", "$.metadata") or text_in(maker, "name", "$.metadata") or "imagestore",
-        annotations={name: text_in(annotations, name, "$.metadata.annotations") for name in annotations},
+        uid=own.text("uid"),
+        namespace=own.text("namespace") or maker.text("namespace") or "default",
+        name=own.text("name") or maker.text("name") or "imagestore",
+        annotations=own.labels("annotations"),
     )

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, UnsupportedRuntimeTypeError
-from imagestore.node.config_members import Members, or_default, positive
+from imagestore.node.config_members import ConfigMembers, or_default, positive
 from imagestore.node.edged.member_names import CONFIG, check_placement, respelled, unknown_edged_members
 from imagestore.node.edged.proposal import is_proposal, resolve_proposal
 from imagestore.node.edged.settings import (
@@ -101,11 +101,11 @@ def interpret(value: Mapping[str, object], *, what: str = "edged configuration")
     spelling: dict[str, str] = {}
     whole = respelled(value, short, spelling)
     check_placement(whole, what)
-    settings = read(Members(whole, "", spelling).below("modules").below("edged"))
+    settings = read(ConfigMembers(whole, "", spelling).object("modules").object("edged"))
     return replace(settings, warnings=(*unknown_edged_members(whole, short), *settings.warnings))
 
 
-def _alpha1(given: Members) -> EdgedSettings:
+def _alpha1(given: ConfigMembers) -> EdgedSettings:
     kind = checked_type(given, "runtimeType", DOCKER)
     runtime = given.text("remoteRuntimeEndpoint")
     image = given.text("remoteImageEndpoint")
@@ -123,7 +123,7 @@ def _alpha1(given: Members) -> EdgedSettings:
     names = ("runtimeType", "dockerAddress", "remoteRuntimeEndpoint", "remoteImageEndpoint", "runtimeRequestTimeout")
     more = ("podSandboxImage", "edgedMemoryCapacity", "imagePullProgressDeadline")
     warnings = ["runtimeRequestTimeout counts minutes here"] if "runtimeRequestTimeout" in given else []
-    if kind == REMOTE and runtime is not None and image is None and runtime != _DOCKERSHIM:
+    if kind == REMOTE and runtime and not image and runtime != _DOCKERSHIM:
         warnings.append(f"only the runtime endpoint is changed: images stay on {_DOCKERSHIM}; set the other as well")
     return EdgedSettings(
         profile="v1alpha1",
@@ -146,14 +146,14 @@ def _alpha1(given: Members) -> EdgedSettings:
     )
 
 
-def _alpha2(given: Members) -> EdgedSettings:
-    config = given.below(CONFIG)
+def _alpha2(given: ConfigMembers) -> EdgedSettings:
+    config = given.object(CONFIG)
     default = _WINDOWS_ENDPOINT if sys.platform == "win32" else DEFAULT_RUNTIME_ENDPOINT
     # The flags are those of 1.12 and 1.13; later the endpoints moved into the configuration.
     runtime = config.text("containerRuntimeEndpoint") or given.text("remoteRuntimeEndpoint")
     image = config.text("imageServiceEndpoint") or given.text("remoteImageEndpoint")
     # An empty text removes the default, and the kubelet then uses the runtime's endpoint.
-    is_following = image is None and ("imageServiceEndpoint" in config or "remoteImageEndpoint" in given)
+    is_following = not image and ("imageServiceEndpoint" in config or "remoteImageEndpoint" in given)
     kind = checked_type(given, "containerRuntime", REMOTE)
     warnings = [*unknown_members(given.mapping(CONFIG), path=config.path)]
     if kind == DOCKER:
@@ -161,7 +161,7 @@ def _alpha2(given: Members) -> EdgedSettings:
             "containerRuntime docker: KubeEdge 1.14 and later refuse it; use remote with cri-dockerd or containerd, and"
             " set the endpoints"
         )
-    if runtime is not None and image is None and runtime != default and not is_following:
+    if runtime and not image and runtime != default and not is_following:
         warnings.append(
             f"only the runtime endpoint is changed: images stay on {default}, whatever the comment of"
             " imageServiceEndpoint says; set it as well"
@@ -197,9 +197,7 @@ def _alpha2(given: Members) -> EdgedSettings:
             "dockerEndpoint": _origin(given, "dockerEndpoint"),
             "imagePullProgressDeadline": _origin(given, "imagePullProgressDeadline"),
             "containerRuntimeEndpoint": Origin.GIVEN if runtime else Origin.DEFAULT,
-            "imageServiceEndpoint": (
-                Origin.FOLLOWS if is_following else Origin.GIVEN if image is not None else Origin.DEFAULT
-            ),
+            "imageServiceEndpoint": (Origin.FOLLOWS if is_following else Origin.GIVEN if image else Origin.DEFAULT),
             "runtimeRequestTimeout": _origin(config, "runtimeRequestTimeout"),
             "podSandboxImage": _origin(given, "podSandboxImage"),
             "featureGates": _origin(config, "featureGates"),
@@ -208,17 +206,17 @@ def _alpha2(given: Members) -> EdgedSettings:
     )
 
 
-_READERS: Final[Mapping[str, Callable[[Members], EdgedSettings]]] = {
+_READERS: Final[Mapping[str, Callable[[ConfigMembers], EdgedSettings]]] = {
     f"{_GROUP}/v1alpha1": _alpha1,
     f"{_GROUP}/v1alpha2": _alpha2,
 }
 
 
-def _origin(given: Members, name: str) -> Origin:
+def _origin(given: ConfigMembers, name: str) -> Origin:
     return Origin.GIVEN if name in given else Origin.DEFAULT
 
 
-def _endpoint(text: str, name: str, given: Members) -> str:
+def _endpoint(text: str, name: str, given: ConfigMembers) -> str:
     """An endpoint of v1alpha2, whichever of two members gave it."""
-    config = given.below(CONFIG)
+    config = given.object(CONFIG)
     return config.endpoint(name, text) if name in config else given.endpoint(FLAGS_OF_ENDPOINTS[name], text)

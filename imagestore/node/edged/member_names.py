@@ -69,29 +69,27 @@ def respelled(
     Args:
         value: the object.
         version: of its form.
-        spelling: gets the paths of members as they are written, by those in KubeEdge's spelling.
+        spelling: gets the paths of members as they are written, by those whose last name has KubeEdge's spelling.
     """
     edged = _EDGED.get(version)
     modules: Table = {**_MODULES, "edged": edged}
     table: Table = {**_TOP, "modules": modules if edged is not None else None}
-    return _respelled(value, table, ("", ""), {} if spelling is None else spelling)
+    return _respelled(value, table, "", {} if spelling is None else spelling)
 
 
-def _respelled(
-    value: Mapping[str, object], table: Table, paths: tuple[str, str], spelling: dict[str, str]
-) -> dict[str, object]:
+def _respelled(value: Mapping[str, object], table: Table, path: str, spelling: dict[str, str]) -> dict[str, object]:
     by_lower = {name.lower(): name for name in table}
     found: dict[str, object] = {}
     for given, inner in value.items():
         name = by_lower.get(given.lower(), given)
-        here, written = (f"{path}.{each}" if path else each for path, each in zip(paths, (name, given), strict=True))
+        here, written = (f"{path}.{each}" if path else each for each in (name, given))
         if here != written:
             spelling[here] = written
         if name in found:
             raise ConfigError(f"{here[:200]} is given twice, in two spellings", hint="remove one of them")
         below = table.get(name)
         if isinstance(below, dict) and isinstance(inner, dict):
-            found[name] = _respelled(inner, below, (here, written), spelling)
+            found[name] = _respelled(inner, below, written, spelling)
         else:
             found[name] = inner
     return found

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.node.config_members import Members, positive
+from imagestore.node.config_members import ConfigMembers, positive
 from imagestore.node.edged.settings import (
     DOCKER,
     DOCKER_ENDPOINT,
@@ -59,7 +59,7 @@ def is_proposal(value: Mapping[str, object]) -> bool:
 def resolve_proposal(value: Mapping[str, object]) -> EdgedSettings:
     """The settings of decoded parameters, with the proposal's defaults."""
     spelling: dict[str, str] = {}
-    given = Members(_named(value, spelling), "", spelling)
+    given = ConfigMembers(_named(value, spelling), "", spelling)
     kind = checked_type(given, "runtimeType", DOCKER)
     runtime, image = given.text("remoteRuntimeEndpoint"), given.text("remoteImageEndpoint")
     timeout, sandbox = _timeout(given), given.reference("podSandboxImage")
@@ -70,7 +70,7 @@ def resolve_proposal(value: Mapping[str, object]) -> EdgedSettings:
         raise ConfigError(f"{given.at('memoryCapacity')}: memory capacity {memory}: expected more than zero")
     is_remote = kind == REMOTE
     for name, endpoint in (("remoteRuntimeEndpoint", runtime), ("remoteImageEndpoint", image)) if is_remote else ():
-        if endpoint is not None:
+        if endpoint:
             given.endpoint(name, endpoint)
     resolved = runtime or (_RUNTIME_ENDPOINT if is_remote else "")
     warnings = [*_slips(value)]
@@ -104,10 +104,10 @@ def resolve_proposal(value: Mapping[str, object]) -> EdgedSettings:
     )
 
 
-def _timeout(given: Members) -> Duration | None:
+def _timeout(given: ConfigMembers) -> Duration | None:
     """A duration; the first release, which has hyphens in its names, counts minutes."""
     name = "runtimeRequestTimeout"
-    if "-" not in given.at(name) or given.is_text(name):
+    if "-" not in given.at(name) or isinstance(given.values.get(name), str):
         return given.duration(name)
     minutes = given.integer(name)
     return None if minutes is None else Duration(minutes * 60 * NANOSECONDS)
@@ -117,7 +117,7 @@ def _origins(values: Mapping[str, str | Duration | int | None], *, is_remote: bo
     found: dict[str, Origin] = {}
     for name, value in values.items():
         is_used = name not in (("dockerAddress",) if is_remote else ("remoteRuntimeEndpoint", "remoteImageEndpoint"))
-        if value is not None:
+        if value not in (None, ""):
             found[name] = Origin.GIVEN if is_used else Origin.UNUSED
         elif name in ("runtimeType", "dockerAddress"):
             found[name] = Origin.DEFAULT
@@ -131,7 +131,7 @@ def _origins(values: Mapping[str, str | Duration | int | None], *, is_remote: bo
 def _named(value: Mapping[str, object], spelling: dict[str, str]) -> dict[str, object]:
     """The parameters by their names in the proposal, and their paths as written."""
     found: dict[str, object] = {}
-    inner = Members(value, "").mapping("edged")
+    inner = ConfigMembers(value).mapping("edged")
     for path, name, each in (*(("", *item) for item in value.items()), *(("edged.", *item) for item in inner.items())):
         known = _NAMES.get(_plain(name))
         if known is None:
@@ -145,7 +145,7 @@ def _named(value: Mapping[str, object], spelling: dict[str, str]) -> dict[str, o
 
 def _slips(value: Mapping[str, object]) -> Iterator[str]:
     """A warning for each unknown name that is similar to a parameter; the first release's file has other names too."""
-    inner = Members(value, "").mapping("edged")
+    inner = ConfigMembers(value).mapping("edged")
     for name in (*(name for name in value if name != "edged"), *inner):
         if _plain(name) not in _NAMES and (meant := nearest(_plain(name), _NAMES, likeness=_NEAR)):
             yield f"{name[:100]}: no such parameter, ignored; did you mean {_NAMES[meant]}?"

@@ -15,7 +15,7 @@ from imagestore.util.durations import NANOSECONDS, Duration
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from imagestore.node.config_members import Members
+    from imagestore.node.config_members import ConfigMembers
 
 DOCKER: Final = "docker"
 REMOTE: Final = "remote"
@@ -95,7 +95,7 @@ class EdgedSettings:
                 raise ConfigError(f"{self.places.get(name, name)}: {error}", hint=error.hint) from error
 
 
-def places_of_services(given: Members, docker: str) -> dict[str, str]:
+def places_of_services(given: ConfigMembers, docker: str) -> dict[str, str]:
     """Places of the members that name services.
 
     Args:
@@ -104,7 +104,7 @@ def places_of_services(given: Members, docker: str) -> dict[str, str]:
     return {**{name: given.at(flag) for name, flag in FLAGS_OF_ENDPOINTS.items()}, _DOCKER_MEMBER: given.at(docker)}
 
 
-def checked_type(given: Members, name: str, default: str) -> str:
+def checked_type(given: ConfigMembers, name: str, default: str) -> str:
     """The runtime type; UnsupportedRuntimeTypeError if it isn't exactly docker or remote."""
     runtime_type = given.text(name) or default
     if runtime_type not in (DOCKER, REMOTE):

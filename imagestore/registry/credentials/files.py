@@ -24,7 +24,7 @@ from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.registry.credentials.model import NO_SECRET, Credential, checked
 from imagestore.util import files
 from imagestore.util.files import follow_links, replace
-from imagestore.util.known_members import member
+from imagestore.util.known_members import login_members, member
 from imagestore.util.secret import Secret
 from imagestore.util.try_lock import try_lock, unlock
 
@@ -137,20 +137,12 @@ def decode_entry(entry: object, where: str) -> Credential:
     Raises:
         ConfigError: names the member; never quotes it.
     """
-    if entry is None:
-        return Credential()
-    if not isinstance(entry, dict):
-        raise ConfigError(f"{where}: expected an object")
-    texts: dict[str, str] = {}
-    for name in ("auth", "username", "password", "identitytoken", "registrytoken"):
-        text = member(entry, name)
-        if text is not None and not isinstance(text, str):
-            raise ConfigError(f"{where}: {name}: expected text")
-        texts[name] = text or ""
-    username, password = texts["username"], texts["password"]
-    if texts["auth"]:
-        username, password = decode_pair(texts["auth"], f"{where}: auth")
-    return build(username, password, where, identity=texts["identitytoken"], registry=texts["registrytoken"])
+    found = login_members(entry, "", lambda path, text: ConfigError(f"{where}{path and ': '}{path}: {text}"))
+    username, password = found.text("username"), found.text("password")
+    if encoded := found.text("auth"):
+        username, password = decode_pair(encoded, f"{where}: auth")
+    identity, registry = found.text("identitytoken"), found.text("registrytoken")
+    return build(username, password, where, identity=identity, registry=registry)
 
 
 def decode_pair(encoded: str, where: str) -> tuple[str, str]:

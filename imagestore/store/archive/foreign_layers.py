@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import DocumentError, InvalidDigestError
-from imagestore.oci.descriptor import parse_descriptor
+from imagestore.oci.descriptor import STATED_TYPE, members_of, parse_descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
-from imagestore.oci.typed_members import STATED_TYPE, Members
 from imagestore.util.logins import without_login
 from imagestore.util.text import cut
 
@@ -29,7 +28,7 @@ def described(value: Any, what: str) -> dict[Digest, Descriptor]:
     found = {}
     for diff_id, members in value.items() if isinstance(value, dict) else ():
         try:
-            layer = parse_descriptor(Members(members, "$", what), STATED_TYPE) if isinstance(members, dict) else None
+            layer = parse_descriptor(members_of(members, what), STATED_TYPE) if isinstance(members, dict) else None
             if layer is not None and layer.kind is Kind.FOREIGN_LAYER:
                 found[Digest.parse(diff_id)] = layer
         except (DocumentError, InvalidDigestError):

@@ -23,6 +23,7 @@ from imagestore.oci import Digest
 from imagestore.testing.faults import EFFECTS
 from imagestore.testing.faults.rules import FaultRule, Where
 from imagestore.testing.tapes.tape import Tape, TapeContent
+from imagestore.util.members import kind_of
 
 FORMAT: Final = "imagestore-tape"
 VERSION: Final = 1
@@ -32,8 +33,6 @@ _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 # C0, DEL, C1 and the separators that a terminal or an editor would act on.
 _UNSEEN: Final = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\u202a-\u202e]')
-_WORDS: Final = {bool: "true or false", int: "a whole number", str: "a string", float: "a number", dict: "a table"}
-_FOUND: Final = {bool: "a truth value", int: "a number", float: "a number", str: "a string", list: "a list"}
 _HEADER: Final = tuple[str, str]
 
 
@@ -81,7 +80,7 @@ def _read(kind: Any, value: Any, place: str, bounds: Mapping[str, Any] = types.M
     if origin is tuple:
         is_texts = of[0] in (str, _HEADER)
         if not isinstance(value, list) or (is_texts and not all(isinstance(one, str) for one in value)):
-            raise _Fault(place, f"expected a list of {'strings' if is_texts else 'tables'}, found {_found(value)}")
+            raise _Fault(place, f"expected a list of {'texts' if is_texts else 'tables'}, got {_kind_of(value)}")
         return tuple(_read(of[0], one, place if is_texts else f"{place}[{at}]") for at, one in enumerate(value))
     if origin is Mapping:
         return {key: _read(of[1], one, f"{place}.{key}") for key, one in _read(dict, value, place).items()}
@@ -105,7 +104,8 @@ def _read(kind: Any, value: Any, place: str, bounds: Mapping[str, Any] = types.M
     # A truth value is a whole number to isinstance().
     numbers = (int, float) if kind is float else kind
     if not isinstance(value, numbers) or (isinstance(value, bool) and kind is not bool):
-        raise _Fault(place, f"expected {_WORDS[kind]}, found {_found(value)}")
+        # Of the type's empty value, which is of its kind.
+        raise _Fault(place, f"expected {_kind_of(kind())}, got {_kind_of(value)}")
     if kind is float and not 0 <= value < 1e9:
         raise _Fault(place, f"expected a number from 0 to 1e9, found {value}")
     if kind is int and not (least := bounds.get("least", 0)) <= value < 1 << 63:
@@ -172,8 +172,8 @@ def _members(kind: Any) -> list[tuple[dataclasses.Field[Any], Any]]:
     return [(member, hints[member.name]) for member in dataclasses.fields(kind)]
 
 
-def _found(value: object) -> str:
-    return "nothing" if value is None else _FOUND.get(type(value), "a table")
+def _kind_of(value: object) -> str:
+    return "a table" if isinstance(value, dict) else kind_of(value)
 
 
 def format_tape(tape: Tape) -> bytes:

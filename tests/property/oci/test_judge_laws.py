@@ -18,7 +18,6 @@ from imagestore.errors import DocumentError
 from imagestore.oci.image_config import ImageConfig
 from imagestore.oci.index import Index
 from imagestore.oci.manifest import Manifest
-from imagestore.oci.typed_members import MISFIT
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 DIGEST = "sha256:" + "0" * 64
@@ -86,7 +85,7 @@ LIBRARY = {
 #: What the parsers refuse beyond the schemas.
 BEYOND = (
     "differs from a known member only by case",
-    "expected an integer, found",
+    "expected an integer",
     "contradicts digest and size",
     "is not base64",
     "lower-case hex digits",
@@ -153,8 +152,7 @@ def agree(name: str, document: dict[str, Any]) -> None:
     try:
         PARSERS[name](json.dumps(document).encode())
     except DocumentError as error:
-        assert not any(MISFIT in fault for fault in error.faults), "only the parser refuses it"
-        assert not is_valid or any(words in error.faults[0] for words in BEYOND)
+        assert not is_valid or any(words in error.faults[0] for words in BEYOND), "only the parser refuses it"
     else:
         assert is_valid, "only the schema refuses it"
 

@@ -356,7 +356,7 @@ FAULTS = {
     ),
     "alpha2: a number": (
         alpha("v1alpha2", "TailoredKubeletConfig: {ImageGCHighThresholdPercent: x}"),
-        "Modules.Edged.TailoredKubeletConfig.ImageGCHighThresholdPercent: expected a whole number",
+        "Modules.Edged.TailoredKubeletConfig.ImageGCHighThresholdPercent: expected an integer, got a text",
     ),
     "alpha2: a timeout": (
         alpha("v1alpha2", "TailoredKubeletConfig: {RuntimeRequestTimeout: -1s}"),

@@ -106,5 +106,5 @@ def test_admission_adds_overhead_and_node_selector_and_says_what_contradicts() -
     ]
     assert len(admit({"overhead": {"cpu": "1"}}, RuntimeClass("bare", "runc"))) == 1
     for name in ("overhead", "scheduling"):
-        with pytest.raises(ConfigError, match=f"RuntimeClass 'gold'.{name}: expected an object, found int '5'"):
+        with pytest.raises(ConfigError, match=f"RuntimeClass 'gold'.{name}: expected an object, got an integer"):
             parse_runtime_class({**document, name: 5})

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from imagestore import Descriptor, Digest
-from imagestore.oci.descriptor import parse_platform
+from imagestore.oci.descriptor import members_of, parse_platform
 from imagestore.oci.index import Index
 from imagestore.oci.select import Selection, select
-from imagestore.oci.typed_members import Members
 from imagestore.platforms import Platform, default_for, format_all, parse
 
 INDEXES = Path(__file__).parents[3] / "fixtures" / "indexes"
@@ -43,7 +42,7 @@ def _load(name: str) -> Index:
             entry["mediaType"],
             Digest.parse(entry["digest"]),
             1,
-            parse_platform(Members(entry["platform"], "$", "test")),
+            parse_platform(members_of(entry["platform"], "test")),
             entry.get("annotations", {}),
         )
         for entry in document["manifests"]

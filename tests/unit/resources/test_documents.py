@@ -61,7 +61,8 @@ def pod_with(*, spec: dict[str, Any] | None = None, **members: object) -> dict[s
     ],
 )
 def test_the_pod_of_a_workload_is_taken(document: dict[str, Any], path: str) -> None:
-    assert pod_in(document) == (TEMPLATE, path) or pod_in(document) == ({"kind": "Pod", **TEMPLATE}, path)
+    found = pod_in(document)
+    assert (found.path, found.values) in ((path, TEMPLATE), (path, {"kind": "Pod", **TEMPLATE}))
     pod = pod_from_json(document)
     assert (pod.name, pod.containers[0].resources.limit("cpu").value()) == ("t", 1)
     (remark,) = said(document)
@@ -172,12 +173,12 @@ def test_what_agrees_is_taken_without_a_word() -> None:
 @pytest.mark.parametrize(
     ("affinity", "path"),
     [
-        ([], "$.spec.affinity: expected an object, found list"),
-        ({"nodeAffinity": "x"}, "$.spec.affinity.nodeAffinity: expected an object, found str"),
+        ([], "$.spec.affinity: expected an object, got a list"),
+        ({"nodeAffinity": "x"}, "$.spec.affinity.nodeAffinity: expected an object, got a text"),
         ({"nodeAffinity": {REQUIRED: []}}, f"$.spec.affinity.nodeAffinity.{REQUIRED}: expected an object"),
         (
             {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [1]}}},
-            f"$.spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[0]: expected an object, found int",
+            f"$.spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[0]: expected an object, got an integer",
         ),
     ],
 )

@@ -301,22 +301,22 @@ def pod_of(**members: object) -> dict[str, object]:
 
 
 MALFORMED: dict[str, dict[str, Any]] = {
-    "command: expected an array": {"command": "sh"},
-    "command[1]: expected a string": {"command": ["sh", 1]},
-    "args: expected an array": {"args": {"a": "b"}},
-    "args[0]: expected a string": {"args": [["a"]]},
-    "workingDir: expected a string": {"workingDir": 5},
+    "command: expected a list": {"command": "sh"},
+    "command[1]: expected a text": {"command": ["sh", 1]},
+    "args: expected a list": {"args": {"a": "b"}},
+    "args[0]: expected a text": {"args": [["a"]]},
+    "workingDir: expected a text": {"workingDir": 5},
     "working directory 'a': expected an absolute path": {"workingDir": "a"},
-    "env: expected an array": {"env": {"A": "1"}},
-    "env: expected an array, found str": {"env": ""},
+    "env: expected a list": {"env": {"A": "1"}},
+    "env: expected a list, got a text": {"env": ""},
     "env[0]: expected an object": {"env": ["A=1"]},
-    "env[0].name: expected a string": {"env": [{"name": 1}]},
+    "env[0].name: expected a text": {"env": [{"name": 1}]},
     "env[0].name: '' is no variable's name": {"env": [{"value": "1"}]},
     "env[1].name: 'A=B' is no variable's name": {"env": [{"name": "A"}, {"name": "A=B"}]},
-    "env[0].value: expected a string, found int": {"env": [{"name": "A", "value": 1}]},
-    "env[0].value: expected a string, found bool": {"env": [{"name": "A", "value": False}]},
+    "env[0].value: expected a text, got an integer": {"env": [{"name": "A", "value": 1}]},
+    "env[0].value: expected a text, got true or false": {"env": [{"name": "A", "value": False}]},
     "env[0].valueFrom: expected an object": {"env": [{"name": "A", "valueFrom": "x"}]},
-    "envFrom: expected an array": {"envFrom": "x"},
+    "envFrom: expected a list": {"envFrom": "x"},
     "name: '../x': expected at most 63": {"name": "../x"},
 }
 
