@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -215,6 +216,21 @@ def test_referrers_go_along(one: DockerRegistry, two: DockerRegistry, store: Ima
     again = store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1", options=CopyOptions(referrers=True))
     assert again.sent == 0
     assert len(inspected(two, f"app:{TAG}")["manifests"]) == 1
+
+
+@pytest.mark.parametrize("kind", ["sig", "att", "sbom"])
+def test_what_cosign_keeps_under_tags_goes_along(
+    one: DockerRegistry, two: DockerRegistry, store: ImageStore, kind: str
+) -> None:
+    tag = f"{IMAGE.target.digest.algorithm}-{IMAGE.target.digest.encoded}.{kind}"
+    one.push("team/app", tag, SIGNATURE)
+    options = CopyOptions(referrers=True)
+    planned = store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1", options=replace(options, dry_run=True))
+    report = store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1", options=options)
+    assert (planned.referrers, report.referrers) == (1, 1)
+    assert inspected(two, f"app:{tag}") == inspected(one, f"team/app:{tag}")
+    again = store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1")
+    assert again.referrers == 0
 
 
 def test_a_registry_with_passwords_and_a_private_authority(one: DockerRegistry, tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
+from imagestore.errors import ReferenceNotFoundError
 from imagestore.events import Noticed
 from imagestore.oci.reference import Reference
 from imagestore.store.copy.compressing import compressed, made_manifest
 from imagestore.store.copy.into_store import copy_here
 from imagestore.store.copy.opening import SourceOpener
-from imagestore.store.copy.options import CopyReport, LocationKind
+from imagestore.store.copy.options import CopyOptions, CopyReport, ImageLocation, LocationKind
 from imagestore.store.copy.referrers import no_referrers, referrers_of
 from imagestore.store.copy.registry_target import RegistryTarget
 from imagestore.store.copy.targets import ArchiveTarget
@@ -19,13 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.events import Observer
+    from imagestore.registry.client import RegistryClient
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.store.archive.index_survey import ExportedImage
-    from imagestore.store.copy.options import CopyOptions, ImageLocation
     from imagestore.store.copy.targets import Target
     from imagestore.store.image_source import ImageSource
     from imagestore.store.parts import StoreParts
     from imagestore.util.cancel import CancelToken
+
+#: Signatures, attestations and bills of materials.
+_COSIGN_KINDS: Final = ("sig", "att", "sbom")
 
 
 def copy(
@@ -57,7 +62,7 @@ def copy(
             name = str(target.reference)
         with opener.opened(origin) as found, _fitting(opener, origin, destination, *found) as (image, source):
             referrers = referrers_of(image, source, observer=observer) if chosen.referrers else ()
-            return CopyReport(
+            report = CopyReport(
                 destination=name,
                 target=image.target,
                 platforms=image.platforms,
@@ -66,6 +71,30 @@ def copy(
                 referrers=len(referrers),
                 is_dry_run=chosen.dry_run,
             )
+        if not (chosen.referrers and origin.kind is destination.kind is LocationKind.REGISTRY):
+            return report
+        alone = CopyOptions(all_platforms=True, dry_run=chosen.dry_run)
+        named = []
+        for tag, place in _signatures(client, source.reference, image, token):
+            there = ImageLocation(LocationKind.REGISTRY, f"{Reference.parse(name).name}:{tag}")
+            named.append(copy(parts, place, there, alone, credentials, observer, token))
+        blobs = [blob for each in named for blob in each.blobs]
+        return replace(report, blobs=(*report.blobs, *blobs), referrers=report.referrers + len(named))
+
+
+def _signatures(
+    client: RegistryClient, reference: Reference, image: ExportedImage, cancel: CancelToken
+) -> Iterator[tuple[str, ImageLocation]]:
+    """What cosign keeps under tags made of digests, where it uses no referrers: each tag, and its place."""
+    for digest in dict.fromkeys([image.target.digest, *(each.descriptor.digest for each in image.manifests)]):
+        for kind in _COSIGN_KINDS:
+            tag = f"{digest.algorithm}-{digest.encoded}.{kind}"
+            found = Reference.parse(f"{reference.name}:{tag}")
+            try:
+                client.resolve(found, cancel=cancel)
+            except ReferenceNotFoundError:
+                continue
+            yield tag, ImageLocation(LocationKind.REGISTRY, str(found))
 
 
 def _target(work: SourceOpener, destination: ImageLocation) -> Target:

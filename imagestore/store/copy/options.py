@@ -101,7 +101,8 @@ class CopyOptions:
         all_handlers: the manifests of every handler that the image has something for, with their index.
         platform: this platform's manifest alone, in text form; empty means the handlers'.
         all_platforms: every manifest that the source has, with their index.
-        referrers: also what refers to them: signatures, bills of materials. A docker-archive can't carry it, and
+        referrers: also what refers to them: signatures, bills of materials; between registries also what cosign keeps
+            under tags (``sha256-HEX.sig``, ``.att``, ``.sbom``). A docker-archive can't carry it, and
             the store has it only where it was copied there with this option.
         image: which image of an archive; empty for its only one.
         name: what it is called in an archive; empty for the source's name.
