@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -19,6 +19,7 @@ from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import DocumentError
 from imagestore.oci.image_config import ImageConfig
 from imagestore.oci.reference import Reference
+from imagestore.util.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.image_config import BuildStep
     from imagestore.store.image import Image
+
+#: Characters of a build step in a table, as docker has it.
+_SHOWN: Final = 45
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +177,9 @@ def digest(app: App, source: Source, reference: str, output: str) -> None:
 
 
 @click.command()
+@click.option("--no-trunc", is_flag=True, help="Whole texts.")
 @with_source
-def history(app: App, source: Source, reference: str, output: str) -> None:
+def history(app: App, source: Source, reference: str, output: str, no_trunc: bool) -> None:
     """Show how REFERENCE was built, the newest step first: what its image config says, and what its layers take.
 
     Sizes are those of the layers as they travel (compressed).
@@ -187,7 +192,12 @@ def history(app: App, source: Source, reference: str, output: str) -> None:
         render.dump_json({"reference": str(Reference.parse(reference)), "id": config_id(config), "history": steps})
         return
     rows = [
-        (step["created"], render.shortened(step["createdBy"]), render.size(step["size"]), step["comment"])
+        (
+            step["created"],
+            step["createdBy"] if no_trunc else cut(step["createdBy"], _SHOWN),
+            render.size(step["size"]),
+            step["comment"],
+        )
         for step in steps
     ]
     render.table(("CREATED", "CREATED BY", "SIZE", "COMMENT"), rows)

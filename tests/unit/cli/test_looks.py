@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from imagestore.cli.main import cli
+from imagestore.testing import RegistryServer, build_image
 from tests.support.node import HYPERV, PROCESS
 from tests.unit.cli.lines import Line
 
@@ -62,6 +63,18 @@ def test_a_document_in_json_has_its_descriptor(line: Line) -> None:
     shown = line.json("manifest", line.python)
     assert shown["descriptor"]["digest"] == line("digest", line.python).strip()
     assert shown["document"] == json.loads(_raw(line, "manifest", line.python))
+
+
+def test_a_long_step_is_cut_unless_it_is_wanted_whole(line: Line) -> None:
+    step = "RUN " + "x" * 100
+    image = build_image("linux/amd64", config={"history": [{"created_by": step, "empty_layer": True}]})
+    with RegistryServer({"registry.example/app:1": image}) as server:
+        reference = server.server.reference("registry.example/app:1")
+        cut = line("history", reference, "--platform", "linux/amd64")
+        whole = line("history", reference, "--platform", "linux/amd64", "--no-trunc")
+    assert step not in cut
+    assert f"{step[:42]}..." in cut
+    assert step in whole
 
 
 def test_history_gives_each_layer_to_the_step_that_made_it(pulled: Line) -> None:
