@@ -3,9 +3,9 @@
 Server (on the event loop of the gRPC server; the names are for its reflection and health services). Methods raise this
 library's errors; ``imagestore.server`` turns them into status codes::
 
-    from imagestore.cri import NoPullMeter, PullQueue, add_cri
+    from imagestore.cri import NoMeter, PullQueue, add_cri
 
-    pulls = PullQueue(limit=16, waiting=1000, meter=NoPullMeter())
+    pulls = PullQueue(limit=16, waiting=1000, meter=NoMeter())
     names: tuple[str, ...] = add_cri(server, workers, pulls)   # grpc.aio.Server, StoreWorkers, PullQueue
     ...
     await pulls.close()                                        # after server.stop(): cancels running pulls

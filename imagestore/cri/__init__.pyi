@@ -10,8 +10,8 @@ from .model import RuntimeStatus as RuntimeStatus
 from .model import SandboxMetadata as SandboxMetadata
 from .model import ServedImage as ServedImage
 from .model import ServiceVersion as ServiceVersion
-from .pull_queue import NoPullMeter as NoPullMeter
-from .pull_queue import PullMeter as PullMeter
+from .pull_queue import CriMeter as CriMeter
+from .pull_queue import NoMeter as NoMeter
 from .pull_queue import PullQueue as PullQueue
 from .readiness import Readiness as Readiness
 from .records import ImageUsers as ImageUsers

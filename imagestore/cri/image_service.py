@@ -29,9 +29,9 @@ from imagestore.oci.reference import Reference
 from imagestore.protos.cri import api_pb2, api_pb2_grpc
 from imagestore.registry.credentials.cri import AuthConfig, explicit_source
 from imagestore.registry.credentials.lookup import CredentialResolver
-from imagestore.util.rpc import AbsentMethods
+from imagestore.util.rpc import MESSAGE_BYTES, AbsentMethods
 from imagestore.util.secret import Secret
-from imagestore.util.text import cut
+from imagestore.util.text import cut, size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 #: Annotation of a pod that names the handler, from before ImageSpec had one; containerd still reads it.
 HANDLER_ANNOTATION: Final = "io.containerd.cri.runtime-handler"
 _STREAM_BATCH: Final = 200
+#: What an operator can do about a list that is too long.
+_FEWER: Final = "remove images (image collection, 'imagestore gc --unused-for'), or have fewer runtime handlers"
 #: A status call that makes an image runnable ends after this; the kubelet waits two minutes.
 READY_SECONDS: Final = 110.0
 #: How long a removal waits for the runtime, which follows later if it takes longer.
@@ -83,17 +85,36 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         self._statuses = StatusCache()
         self._use = FilesystemUse(workers)
         self._fingerprint_key = secrets.token_bytes(32)
+        #: Whether the last list had more than half of what a message may have.
+        self._is_near = False
 
     async def ListImages(  # noqa: N802 - the interface's name
         self, request: api_pb2.ListImagesRequest, context: Context
     ) -> api_pb2.ListImagesResponse:
         """Every image, or those that match the filter's image and handler."""
 
-        def _answer(store: ImageStore) -> api_pb2.ListImagesResponse:
+        def _answer(store: ImageStore) -> tuple[int, bytes]:
             found = self._view.groups(store, _spec(request.filter.image))
-            return api_pb2.ListImagesResponse.FromString(self._messages.listed(found, store))
+            return len(found), self._messages.listed(found, store)
 
-        return await self._workers.quick(_answer)
+        count, raw = await self._workers.quick(_answer)
+        if not request.filter.image.image:
+            self._note_size(count, len(raw))
+        if len(raw) > MESSAGE_BYTES:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"ListImages: {count} images take {size(len(raw))}, and clients read {size(MESSAGE_BYTES)}; {_FEWER}, "
+                "or ask StreamImages",
+            )
+        return api_pb2.ListImagesResponse.FromString(raw)
+
+    def _note_size(self, count: int, length: int) -> None:
+        self._pulls.meter.images_listed(length)
+        is_near = length > MESSAGE_BYTES // 2
+        if is_near and not self._is_near:
+            text = f"{size(length)} of {size(MESSAGE_BYTES)} that clients read; {_FEWER}"
+            log.warning("the list of images grows too long", extra={"images": count, "reason": text})
+        self._is_near = is_near
 
     async def StreamImages(  # noqa: N802 - the interface's name
         self, request: api_pb2.StreamImagesRequest, context: Context

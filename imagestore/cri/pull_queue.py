@@ -71,8 +71,8 @@ class PullOutcome(enum.Enum):
     CANCELLED = "cancelled"
 
 
-class PullMeter(Protocol):
-    """Counts pulls; the port keeps Prometheus' library out of servers without metrics.
+class CriMeter(Protocol):
+    """Counts pulls, and the size of lists; the port keeps Prometheus' library out of servers without metrics.
 
     Called from the event loop and from worker threads; must return quickly. Handlers are configured ones, so few. A
     pull that joins another one is counted as joined only.
@@ -90,21 +90,27 @@ class PullMeter(Protocol):
     def pull_ended(self, handler: str, *, outcome: PullOutcome, bytes_fetched: int, seconds: float) -> None:
         """A started pull has ended, with the bytes from the network and its duration without waiting."""
 
+    def images_listed(self, size: int) -> None:
+        """A list of all images has so many bytes as a message."""
 
-class NoPullMeter:
+
+class NoMeter:
     """Counts nothing."""
 
     def pulls_waiting(self, count: int) -> None:
-        """See PullMeter."""
+        """See CriMeter."""
 
     def pull_joined(self, handler: str) -> None:
-        """See PullMeter."""
+        """See CriMeter."""
 
     def pull_began(self, handler: str) -> None:
-        """See PullMeter."""
+        """See CriMeter."""
 
     def pull_ended(self, handler: str, *, outcome: PullOutcome, bytes_fetched: int, seconds: float) -> None:
-        """See PullMeter."""
+        """See CriMeter."""
+
+    def images_listed(self, size: int) -> None:
+        """See CriMeter."""
 
 
 class FairSlots:
@@ -222,11 +228,11 @@ class PullQueue:
     """
 
     def __init__(
-        self, *, limit: int = PULLS_AT_ONCE, waiting: int = MOST_WAITING, meter: PullMeter | None = None
+        self, *, limit: int = PULLS_AT_ONCE, waiting: int = MOST_WAITING, meter: CriMeter | None = None
     ) -> None:
         self._slots = FairSlots(limit, first=FIRST_PULLS)
         self._line = FairSlots(waiting)
-        self._meter = meter or NoPullMeter()
+        self.meter = meter or NoMeter()
         self._waiting = 0
         self._shared: dict[PullKey, _SharedPull] = {}
         self._tasks: set[asyncio.Task[str]] = set()
@@ -251,7 +257,7 @@ class PullQueue:
         if shared is None or shared.task is None or shared.task.done():
             shared = self._begin(key, work)
         else:
-            self._meter.pull_joined(key.handler)
+            self.meter.pull_joined(key.handler)
         assert shared.task is not None
         shared.callers += 1
         try:
@@ -293,7 +299,7 @@ class PullQueue:
         host = machine(Reference.parse(key.reference).host)
         await self._acquire_slot(key, host, token)
         began_at, fetched, outcome = time.monotonic(), _FetchedBytes(), PullOutcome.FAILURE
-        self._meter.pull_began(key.handler)
+        self.meter.pull_began(key.handler)
         try:
             image_id = await work(token, fetched)
             outcome = PullOutcome.SUCCESS
@@ -304,7 +310,7 @@ class PullQueue:
         finally:
             self._slots.release(host)
             seconds = time.monotonic() - began_at
-            self._meter.pull_ended(key.handler, outcome=outcome, bytes_fetched=fetched.total, seconds=seconds)
+            self.meter.pull_ended(key.handler, outcome=outcome, bytes_fetched=fetched.total, seconds=seconds)
 
     async def _acquire_slot(self, key: PullKey, host: str, token: CancelToken) -> None:
         """Wait for a slot, until every caller has left."""
@@ -333,4 +339,4 @@ class PullQueue:
 
     def _count(self, change: int) -> None:
         self._waiting += change
-        self._meter.pulls_waiting(self._waiting)
+        self.meter.pulls_waiting(self._waiting)

@@ -87,6 +87,9 @@ class Metrics:
         self._pulled_bytes = Counter("imagestore_pulled_bytes", "Bytes fetched from registries.", registry=registry)
         self._pulls_active = Gauge("imagestore_pulls_in_progress", "Pulls at work.", registry=registry)
         self._pulls_waiting = Gauge("imagestore_pulls_waiting", "Pulls waiting for their turn.", registry=registry)
+        self._listed = Gauge(
+            "imagestore_cri_list_bytes", "Size of the last list of all images, of 16 MiB at most.", registry=registry
+        )
         self._collections = Counter("imagestore_gc_collections", "Collections.", ["status"], registry=registry)
         self._gc_seconds = Histogram("imagestore_gc_seconds", "Duration of collections.", registry=registry)
         self._gc_bytes = Counter("imagestore_gc_freed_bytes", "Bytes freed.", registry=registry)
@@ -113,6 +116,10 @@ class Metrics:
     def pulls_waiting(self, count: int) -> None:
         """So many pulls wait now."""
         self._pulls_waiting.set(count)
+
+    def images_listed(self, size: int) -> None:
+        """A list of all images takes so many bytes."""
+        self._listed.set(size)
 
     def pull_joined(self, handler: str) -> None:
         """A caller shares a running pull."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from imagestore import ImageStore
-    from imagestore.cri import PullMeter, Readiness
+    from imagestore.cri import CriMeter, Readiness
 
 _OPTIONS = [("grpc.max_receive_message_length", MESSAGE_BYTES), ("grpc.max_send_message_length", MESSAGE_BYTES)]
 
@@ -62,7 +62,7 @@ def cri_server(
     *,
     limit: int = 16,
     waiting: int = 1000,
-    meter: PullMeter | None = None,
+    meter: CriMeter | None = None,
     has_containerd: bool = False,
     readiness: Readiness | None = None,
     for_kubelet: bool = False,

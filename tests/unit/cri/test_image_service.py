@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from imagestore import Digest, Secret
+from imagestore.cri import NoMeter
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ImageSpec, SandboxMetadata
 from imagestore.cri.records import ImageUsers
@@ -25,6 +26,8 @@ from imagestore.testing import Image, build_artifact, build_image
 from tests.support.cri_server import CriServer, cri_server
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node
 from tests.unit.cri.image_calls import CANARY, HOST, WINDOWS, spec
+
+OPTIONS = [("grpc.default_authority", "localhost")]
 
 
 def test_version_and_status_have_what_clients_insist_on(client: CriImageService) -> None:
@@ -44,6 +47,35 @@ def test_an_empty_store_has_no_images_no_containers_and_no_bytes(client: CriImag
     (system,) = client.filesystems().image_filesystems
     assert (system.used_bytes, system.inodes_used) == (0, 0)
     assert abs(system.timestamp_ns - time.time_ns()) < 60 * 10**9
+
+
+def test_a_list_that_nears_the_limit_is_warned_of_and_one_above_it_has_a_clear_error(
+    here: Node, images: dict[str, Image], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Numbers(NoMeter):
+        def __init__(self) -> None:
+            self.sizes: list[int] = []
+
+        def images_listed(self, size: int) -> None:
+            self.sizes.append(size)
+
+    numbers = Numbers()
+    with cri_server(here.store, meter=numbers) as server, grpc.insecure_channel(server.endpoint, OPTIONS) as channel:
+        stub = api_pb2_grpc.ImageServiceStub(channel)
+        with CriImageService(server.endpoint) as client:
+            client.pull(spec(next(iter(images))))
+        whole = stub.ListImages(api_pb2.ListImagesRequest()).ByteSize()
+        assert numbers.sizes[-1] == whole
+        assert "grows too long" not in caplog.text
+        monkeypatch.setattr("imagestore.cri.image_service.MESSAGE_BYTES", whole)
+        for _ in range(2):
+            stub.ListImages(api_pb2.ListImagesRequest())
+        assert caplog.text.count("grows too long") == 1
+        monkeypatch.setattr("imagestore.cri.image_service.MESSAGE_BYTES", whole - 1)
+        with pytest.raises(grpc.RpcError, match=r"1 images take .* StreamImages") as caught:
+            stub.ListImages(api_pb2.ListImagesRequest())
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert [len(each.images) for each in stub.StreamImages(api_pb2.StreamImagesRequest())] == [1]
 
 
 def test_three_names_of_one_image_are_one_entry_per_handler(client: CriImageService, images: dict[str, Image]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from imagestore import CancelToken, Descriptor, Digest
+from imagestore.cri import NoMeter
 from imagestore.cri.pull_queue import FIRST_PULLS, FairSlots, PullKey, PullOutcome, PullQueue
 from imagestore.errors import OperationCancelledError, RegistryUnavailableError, StoreBusyError
 from imagestore.events import BlobAdvanced, BlobDone, BlobStarted, Event, Observer
@@ -19,7 +20,7 @@ OTHER = Descriptor("application/vnd.oci.image.layer.v1.tar", Digest.of(b"another
 
 
 @dataclass
-class Numbers:
+class Numbers(NoMeter):
     """A meter that remembers."""
 
     events: list[tuple[object, ...]] = field(default_factory=list)
