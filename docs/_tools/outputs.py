@@ -371,7 +371,7 @@ OUTPUTS: Final[dict[str, Any]] = {
     "push": COPIED,
     "sync": {
         "images": [{"source": str, "destination": str, "state": str, "digest": str, "sent": int, "referrers": int}],
-        "failed": [{"source": str, "message": str, "hint": str, "status": int}],
+        "failed": [{"source": str, "destination": str, "message": str, "hint": str, "status": int}],
         "dryRun": bool,
     },
     "export": {

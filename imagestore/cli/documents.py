@@ -196,7 +196,7 @@ def history(app: App, source: Source, reference: str, output: str, no_trunc: boo
             step["created"],
             step["createdBy"] if no_trunc else cut(step["createdBy"], _SHOWN),
             render.size(step["size"]),
-            step["comment"],
+            step["comment"] if no_trunc else cut(step["comment"], _SHOWN),
         )
         for step in steps
     ]

@@ -50,6 +50,9 @@ MEANINGS: Final = {
     ExitStatus.INTERRUPTED: "interrupted",
 }
 
+#: Names of what wasn't tried that are shown.
+_MOST_UNTRIED: Final = 20
+
 # The first class that fits decides, so the narrower ones come first.
 _BY_CLASS: Final[tuple[tuple[type[errors.ImageStoreError], ExitStatus], ...]] = (
     (errors.NoMatchingManifestError, ExitStatus.NO_MATCH),
@@ -102,7 +105,8 @@ def say_untried(work: Iterable[tuple[str, str]]) -> None:
     """Name the references and runtime handlers that weren't tried because of a failure."""
     untried = [f"{reference} for {handler}" if handler else reference for reference, handler in work]
     if untried:
-        note(f"not tried after the failure below: {', '.join(untried)}")
+        more = f" and {len(untried) - _MOST_UNTRIED} more" if len(untried) > _MOST_UNTRIED else ""
+        note(f"not tried after the failure below: {', '.join(untried[:_MOST_UNTRIED])}{more}")
 
 
 def report(error: errors.ImageStoreError, *, is_json: bool = False) -> ExitStatus:

@@ -19,7 +19,7 @@ from imagestore.util.text import counted
 if TYPE_CHECKING:
     from imagestore.registry.credentials.lookup import CredentialResolver
     from imagestore.store.copy.sync_file import SyncFile
-    from imagestore.store.copy.syncing import SyncResult
+    from imagestore.store.copy.syncing import SyncItem, SyncResult
 
 
 @click.command()
@@ -48,8 +48,8 @@ def sync(
 
     FILE is skopeo's YAML for 'skopeo sync'. Images go with all their platforms. As in skopeo, the last part of a
     repository's path is kept below TARGET; with --scoped the source's host and whole path. Own keys stand below
-    x-imagestore, for a registry or at the top for all: target or targets, referrers, and tags with a pattern of *, ?
-    and [...] for each repository.
+    x-imagestore: target or targets, and referrers, for a registry or at the top for all; and tags with a pattern of *,
+    ? and [...] for each repository of a registry.
 
     A failure ends it, unless --keep-going is given; then the exit status is that of the first failure. It can be run
     again at any time: what is there costs one request on each side, which registries don't count as a pull.
@@ -69,32 +69,33 @@ def sync(
         note(f"{file}: {remark}")
     app.missing, app.credentials = "empty", _logins(wanted, file)
     done: list[SyncResult] = []
-    failed: list[tuple[str, ImageStoreError]] = []
+    failed: list[tuple[SyncItem, ImageStoreError]] = []
 
-    def _failed(name: str, error: ImageStoreError) -> None:
-        if not keep_going:
+    def _failed(item: SyncItem, error: ImageStoreError) -> None:
+        failed.append((item, error))
+        if not keep_going or isinstance(error, OperationCancelledError):
             raise error
-        failed.append((name, error))
-        note(f"failed: {error}")
+        note(f"{item.source}: {error}")
 
-    with cancelled_by_signals() as cancel, observer_for(progress) as observer:
-        items = plan(app.store, wanted, scoped=scoped, referrers=referrers, failed=_failed, cancel=cancel)
-        for number, item in enumerate(items):
-            try:
-                done.append(sync_one(app.store, item, dry_run=dry_run, observer=observer, cancel=cancel))
-            except OperationCancelledError:
-                raise
-            except ImageStoreError as error:
-                if not keep_going:
-                    say_untried((each.source, "") for each in items[number + 1 :])
-                _failed(item.source, error)
-            else:
-                if output != "json":
-                    _show(done[-1])
-    if output == "json":
-        render.dump_json(_document(done, failed, is_dry_run=dry_run))
-    else:
-        print(_summary(done, len(failed)))
+    try:
+        with cancelled_by_signals() as cancel, observer_for(progress) as observer:
+            items = plan(app.store, wanted, scoped=scoped, referrers=referrers, failed=_failed, cancel=cancel)
+            for number, item in enumerate(items):
+                try:
+                    done.append(sync_one(app.store, item, dry_run=dry_run, observer=observer, cancel=cancel))
+                except ImageStoreError as error:
+                    if not keep_going:
+                        say_untried((each.source, "") for each in items[number + 1 :])
+                    _failed(item, error)
+                else:
+                    if output != "json":
+                        _show(done[-1])
+    finally:
+        # What was done is said, however it ends.
+        if output == "json":
+            render.dump_json(_document(done, failed, is_dry_run=dry_run))
+        elif done or failed:
+            print(_summary(done, len(failed)))
     return exit_status(failed[0][1]) if failed else ExitStatus.OK
 
 
@@ -122,10 +123,12 @@ def _summary(done: list[SyncResult], failed: int) -> str:
 
     numbers = {state.value: sum(each.state is state for each in done) for state in SyncState} | {"failed": failed}
     parts = [f"{number} {word}" for word, number in numbers.items() if number]
-    return f"{counted(len(done) + failed, 'image')}: {', '.join(parts)}" if parts else "no image"
+    return f"{counted(len(done) + failed, 'image')}: {', '.join(parts)}"
 
 
-def _document(done: list[SyncResult], failed: list[tuple[str, ImageStoreError]], *, is_dry_run: bool) -> dict[str, Any]:
+def _document(
+    done: list[SyncResult], failed: list[tuple[SyncItem, ImageStoreError]], *, is_dry_run: bool
+) -> dict[str, Any]:
     return {
         "images": [
             {
@@ -139,8 +142,14 @@ def _document(done: list[SyncResult], failed: list[tuple[str, ImageStoreError]],
             for each in done
         ],
         "failed": [
-            {"source": name, "message": str(error), "hint": error.hint, "status": exit_status(error).value}
-            for name, error in failed
+            {
+                "source": item.source,
+                "destination": item.destination,
+                "message": str(error),
+                "hint": error.hint,
+                "status": exit_status(error).value,
+            }
+            for item, error in failed
         ],
         "dryRun": is_dry_run,
     }

@@ -86,6 +86,8 @@ def test_what_a_file_names_is_copied_once(syncing: Syncing) -> None:
         ("images-by-semver: {team/app: '1.2 - 1.9 || ^2.0.0'}", {"1.2.3", "2.0.0"}),
         ("images-by-semver: {team/app: '>= 2.1.0-rc1'}", {"2.1.0-rc1"}),
         ("images-by-semver: {team/app: '1.0.0'}", {"v1.0"}),
+        ("images-by-semver: {team/app: ^1.x}\ncredentials:", {"v1.0", "1.2.3", "1.10.0"}),
+        ("images: {team/app: [2.0.0]}", {"2.0.0"}),
         ("x-imagestore: {tags: {team/app: 'l*'}}", {"latest"}),
     ],
 )
@@ -106,16 +108,32 @@ def test_targets_and_referrers_of_the_file(syncing: Syncing) -> None:
     own = f"x-imagestore: {{targets: [{syncing.target}/a, {syncing.target}/b], referrers: true}}"
     printed = syncing.sync(f"images: {{team/app: [latest]}}\n{own}")
     assert printed.count("with 1 referrer") == 2
+    assert "2 images: 2 unchanged" in syncing.sync(f"images: {{team/app: [latest]}}\n{own}")
     for part in ("a", "b"):
         assert (
             len(json.loads(syncing("referrers", f"{syncing.target}/{part}/app:latest", "-o", "json"))["referrers"]) == 1
         )
 
 
+def test_the_list_of_referrers_of_a_target_stays_its_own(syncing: Syncing, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with docker_registry(tmp_path / "other") as source:
+        index = build_index(["linux/amd64"], seed="listed")
+        source.push("team/app", "1", index)
+        source.push("team/app", f"sha256-{index.target.digest.encoded}", index)
+        syncing.host = source.address
+        syncing.file.write_text(f'"{source.address}": {{images: {{team/app: []}}}}')
+        found = json.loads(syncing("sync", str(syncing.file), syncing.target, "-n", "-o", "json", "--progress=none"))
+    assert [each["destination"] for each in found["images"]] == [f"{syncing.target}/app:1"]
+
+
 def test_failures_end_it_or_are_counted(syncing: Syncing) -> None:
     table = "images: {nothing: [], team/app: [missing, latest]}"
     syncing.sync(table, syncing.target, status=3)
     assert "tags of" in syncing.error
+    partly = "images: {team/app: [latest, missing, '2.0.0']}"
+    found = json.loads(syncing.sync(partly, f"{syncing.target}/partly", "-o", "json", status=3))
+    assert ([each["state"] for each in found["images"]], len(found["failed"])) == (["copied"], 1)
     printed = syncing.sync(table, syncing.target, "--keep-going", status=3)
     assert "3 images: 1 copied, 2 failed" in printed
     found = json.loads(syncing.sync(table, syncing.target, "--keep-going", "-o", "json", status=3))
@@ -127,8 +145,9 @@ def test_failures_end_it_or_are_counted(syncing: Syncing) -> None:
 @pytest.mark.parametrize(
     ("table", "text"),
     [
-        ("images: {team/app: [1.0]}", "write it in quotes"),
-        ("images: [team/app]", "expected a table, got list"),
+        ("images-by-semver: {team/app: '>= 1 or 2'}", "is no range of versions"),
+        ("x-imagestore: {targets: [5:5:5]}", "x-imagestore: target: "),
+        ("images: [team/app]", "expected a table, got a list"),
         ("image: {team/app: []}", "is images meant?"),
         ("images: {team/app: ['a b']}", "is no tag and no digest"),
         ("images: {'team/app:1': []}", "without tag"),
@@ -140,8 +159,14 @@ def test_failures_end_it_or_are_counted(syncing: Syncing) -> None:
     ],
 )
 def test_files_that_can_not_be_meant_are_refused(syncing: Syncing, table: str, text: str) -> None:
-    assert syncing.sync(table, syncing.target, status=2 if "target" in table else 9) == ""
+    assert syncing.sync(table, syncing.target, status=9) == ""
     assert text in syncing.error
+
+
+def test_a_second_document_is_refused(syncing: Syncing) -> None:
+    syncing.file.write_text("registry.example: {images: {app: []}}\n---\nregistry.example: {images: {b: []}}\n")
+    syncing("sync", str(syncing.file), syncing.target, status=9)
+    assert "has 2 YAML documents" in syncing.error
 
 
 def test_logins_of_the_file_go_to_their_registry(

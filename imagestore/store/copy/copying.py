@@ -62,6 +62,9 @@ def copy(
             name = str(target.reference)
         with opener.opened(origin) as found, _fitting(opener, origin, destination, *found) as (image, source):
             referrers = referrers_of(image, source, observer=observer) if chosen.referrers else ()
+            is_signed = chosen.referrers and origin.kind is destination.kind is LocationKind.REGISTRY
+            # Before anything is written: a registry may refuse to say.
+            signatures = list(_signatures(client, source.reference, image, token)) if is_signed else []
             report = CopyReport(
                 destination=name,
                 target=image.target,
@@ -71,11 +74,9 @@ def copy(
                 referrers=len(referrers),
                 is_dry_run=chosen.dry_run,
             )
-        if not (chosen.referrers and origin.kind is destination.kind is LocationKind.REGISTRY):
-            return report
         alone = CopyOptions(all_platforms=True, dry_run=chosen.dry_run)
         named = []
-        for tag, place in _signatures(client, source.reference, image, token):
+        for tag, place in signatures:
             there = ImageLocation(LocationKind.REGISTRY, f"{Reference.parse(name).name}:{tag}")
             named.append(copy(parts, place, there, alone, credentials, observer, token))
         blobs = [blob for each in named for blob in each.blobs]

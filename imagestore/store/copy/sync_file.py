@@ -1,9 +1,9 @@
 """Files that say what is to be kept in step between registries: skopeo's YAML for ``skopeo sync``, as it is.
 
 Keys are registries; below each of them ``images`` (tags or digests by repository; an empty list means all tags),
-``images-by-tag-regex``, ``images-by-semver`` and ``credentials``. Own keys stand below ``x-imagestore``, for a registry
-or at the top for all: ``target``, ``targets``, ``referrers``, and ``tags`` with shell patterns by repository. How a
-registry is reached is configured in ``hosts.toml``, so ``tls-verify`` and ``cert-dir`` are only remarked.
+``images-by-tag-regex``, ``images-by-semver`` and ``credentials``. Own keys stand below ``x-imagestore``: ``target``,
+``targets`` and ``referrers``, for a registry or at the top for all, and ``tags`` with shell patterns by repository. How
+a registry is reached is configured in ``hosts.toml``, so ``tls-verify`` and ``cert-dir`` are only remarked.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.oci.digest import Digest
 from imagestore.oci.reference import Reference
 from imagestore.registry.credentials.model import Credential
-from imagestore.util.distribution import install_hint
+from imagestore.store.copy.version_ranges import version_range
 from imagestore.util.known_members import nearest
+from imagestore.util.members import kind_of
 from imagestore.util.secret import Secret
 from imagestore.util.yaml_documents import read_documents
 
@@ -31,12 +32,10 @@ T = TypeVar("T")
 OWN: Final = "x-imagestore"
 _BY_RULE: Final = ("images-by-tag-regex", "images-by-semver")
 _KEYS: Final = ("images", *_BY_RULE, "credentials", "tls-verify", "cert-dir", OWN)
-_OWN_KEYS: Final = ("target", "targets", "referrers", "tags")
+_FOR_ALL: Final = ("target", "targets", "referrers")
+_OWN_KEYS: Final = (*_FOR_ALL, "tags")
+_FLAGS: Final = {"true": True, "false": False}
 _REACHED: Final = ("tls-verify", "cert-dir")
-#: A version as tags have it: with a "v" or without, and parts that may lack.
-_VERSION: Final = re.compile(r"v?(\d+(?:\.\d+){0,2}(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)")
-_HYPHEN_RANGE: Final = re.compile(r"(\S+)\s+-\s+(\S+)")
-_AFTER_OPERATOR: Final = re.compile(r"([<>=!~^]+)\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +88,13 @@ def read_sync_file(path: Path, *, target: str = "") -> SyncFile:
     Raises:
         ConfigError: it can't be read; says where and why.
     """
-    (document,) = read_documents(path) or [{}]
+    # Texts as they stand there: 1.10 is a tag, not a number.
+    documents = read_documents(path, is_typed=False)
+    if len(documents) > 1:
+        raise ConfigError(f"{path}: has {len(documents)} YAML documents, expected one")
+    document = documents[0] if documents else {}
     reader = _Reader(str(path))
-    general = reader.settings(document.pop(OWN, {}), OWN, _Settings((target,) if target else ()))
+    general = reader.settings(document.pop(OWN, {}), OWN, _Settings((target,) if target else ()), _FOR_ALL)
     found = [each for host, table in document.items() for each in reader.registry(host, table, general)]
     if not found:
         raise ConfigError(f"{path}: names no image", hint="write a registry, and below it images: {repository: [tag]}")
@@ -106,17 +109,17 @@ class _Reader:
 
     def registry(self, host: str, value: object, general: _Settings) -> Iterator[SyncedRepository]:
         """What a registry's table names."""
-        table = self._of(dict, value, host)
+        table = self._of(dict, value or {}, host)
         self._refuse_unknown(table, _KEYS, host)
         self.remarks += [
             f"{host}: {key}: hosts.toml says how a registry is reached, this key has no effect"
             for key in _REACHED
             if key in table
         ]
-        if "credentials" in table:
+        if table.get("credentials"):
             self._login(host, table["credentials"])
         own = table.get(OWN) or {}
-        settings = self.settings(own, f"{host}: {OWN}", general)
+        settings = self.settings(own, f"{host}: {OWN}", general, _OWN_KEYS)
         if not settings.targets:
             raise ConfigError(
                 f"{self._what}: {host}: no target", hint=f"name one on the command line, or as target below {OWN}"
@@ -138,16 +141,21 @@ class _Reader:
                     raise ConfigError(f"{self._what}: {place}: {text!r}: {error}") from error
                 yield make(self._repository(host, name), (), rule)
 
-    def settings(self, value: object, place: str, general: _Settings) -> _Settings:
+    def settings(self, value: object, place: str, general: _Settings, known: tuple[str, ...]) -> _Settings:
         """Own keys, where they lack those that are given."""
         table = self._of(dict, value or {}, place)
-        self._refuse_unknown(table, _OWN_KEYS, place)
-        one = [table["target"]] if "target" in table else []
-        targets = [self._of(str, each, place) for each in [*one, *self._of(list, table.get("targets", []), place)]]
+        self._refuse_unknown(table, known, place)
+        one = [table["target"]] if table.get("target") else []
+        targets = [self._of(str, each, place) for each in [*one, *self._of(list, table.get("targets") or [], place)]]
         for each in targets:
-            check_target(each)
-        referrers = self._of(bool, table.get("referrers", general.referrers), f"{place}: referrers")
-        return _Settings(tuple(targets) or general.targets, referrers)
+            try:
+                check_target(each)
+            except InvalidInputError as error:
+                raise ConfigError(f"{self._what}: {place}: target: {error}") from error
+        flag = self._of(str, table.get("referrers") or str(general.referrers).lower(), f"{place}: referrers").lower()
+        if flag not in _FLAGS:
+            raise ConfigError(f"{self._what}: {place}: referrers: expected true or false")
+        return _Settings(tuple(targets) or general.targets, _FLAGS[flag])
 
     def _login(self, host: str, value: object) -> None:
         table = self._of(dict, value, f"{host}: credentials")
@@ -155,7 +163,7 @@ class _Reader:
         username, password = (self._of(str, table.get(key, ""), place) for key in ("username", "password"))
         if not password:
             raise ConfigError(f"{self._what}: {place}: expected username and password")
-        self.logins[host] = Credential(username, Secret(password))
+        self.logins[Reference.parse(f"{host}/repository").host] = Credential(username, Secret(password))
 
     def _below(self, table: dict[str, Any], key: str, above: str) -> Iterator[tuple[str, Any]]:
         yield from self._of(dict, table.get(key) or {}, f"{above}: {key}").items()
@@ -165,10 +173,10 @@ class _Reader:
             found = Reference.parse(f"{host}/{name}")
         except InvalidInputError as error:
             raise ConfigError(f"{self._what}: {error}") from error
-        if found.name != f"{host}/{name}" and found.familiar_name != name:
+        if ":" in name or "@" in name:
             raise ConfigError(
-                f"{self._what}: {host}: {name!r}: expected a repository of {host}, without tag",
-                hint=f"tags are a list below it: {found.path}: [{found.tag or 'latest'}]",
+                f"{self._what}: {host}: {name!r}: expected a repository, without tag",
+                hint=f"tags are a list below it: {found.path}: [{found.tag or found.digest}]",
             )
         return found
 
@@ -190,9 +198,8 @@ class _Reader:
 
     def _of(self, kind: type[T], value: object, place: str) -> T:
         if not isinstance(value, kind):
-            name = {dict: "a table", list: "a list", str: "a text", bool: "true or false"}[kind]
-            hint = "write it in quotes" if kind is str and isinstance(value, int | float) else ""
-            raise ConfigError(f"{self._what}: {place}: expected {name}, got {type(value).__name__}", hint=hint)
+            name = {"dict": "a table", "list": "a list"}.get(kind.__name__, "a text")
+            raise ConfigError(f"{self._what}: {place}: expected {name}, got {kind_of(value)}")
         return value
 
 
@@ -215,29 +222,4 @@ def _regex(text: str) -> Callable[[str], bool]:
     return lambda tag: found.search(tag) is not None
 
 
-def _semver(text: str) -> Callable[[str], bool]:
-    """Constraints as skopeo's library reads them: ``,`` and blanks mean and, ``||`` means or.
-
-    A version before a release fits only constraints that name one.
-    """
-    try:
-        from semantic_version import SimpleSpec, Version
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "images-by-semver: expected the package semantic-version, it is not installed", hint=install_hint("sync")
-        ) from error
-    parts = [_AFTER_OPERATOR.sub(r"\1", _HYPHEN_RANGE.sub(r">=\1,<=\2", part)) for part in text.split("||")]
-    specs = [SimpleSpec(",".join(part.replace(",", " ").split())) for part in parts]
-    takes_early = "-" in _HYPHEN_RANGE.sub("", text)
-
-    def _accepts(tag: str) -> bool:
-        found = _VERSION.fullmatch(tag)
-        if found is None:
-            return False
-        version = Version.coerce(found[1])
-        return (takes_early or not version.prerelease) and any(version in spec for spec in specs)
-
-    return _accepts
-
-
-_RULES: Final = {"images-by-tag-regex": _regex, "images-by-semver": _semver}
+_RULES: Final = {"images-by-tag-regex": _regex, "images-by-semver": version_range}

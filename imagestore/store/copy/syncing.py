@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import ImageStoreError, InvalidInputError, OperationCancelledError
+from imagestore.errors import ImageStoreError, InvalidInputError
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.media_types import OCI_INDEX
 from imagestore.oci.reference import Reference
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from imagestore.store.copy.sync_file import SyncedRepository, SyncFile
     from imagestore.store.image_store import ImageStore
     from imagestore.util.cancel import CancelToken
+
+#: Where registries without a referrers API have the list of a document's referrers (distribution-spec, "Referrers Tag
+#: Schema").
+_REFERRERS_TAG: Final = re.compile(r"sha(?:256-[0-9a-f]{64}|384-[0-9a-f]{96}|512-[0-9a-f]{64,128})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ def plan(
     *,
     scoped: bool,
     referrers: bool,
-    failed: Callable[[str, ImageStoreError], None],
+    failed: Callable[[SyncItem, ImageStoreError], None],
     cancel: CancelToken,
 ) -> list[SyncItem]:
     """What a file means now: asks registries for the tags of repositories that are named by rules.
@@ -75,7 +80,7 @@ def plan(
         scoped: destinations have the source's host (``_`` before its port) and whole path; else the last part of its
             path alone, as in skopeo.
         referrers: what refers to images goes along, also where the file doesn't say so.
-        failed: called with a repository whose tags can't be listed, and why; may raise.
+        failed: called with a repository whose tags can't be listed (an item without destination), and why; may raise.
         cancel: ends it.
 
     Raises:
@@ -85,10 +90,8 @@ def plan(
     for each in wanted.repositories:
         try:
             found = list(_items(store, each, scoped=scoped, cancel=cancel))
-        except OperationCancelledError:
-            raise
         except ImageStoreError as error:
-            failed(each.repository.name, error)
+            failed(SyncItem(each.repository.name, "", each.referrers), error)
             continue
         for item in found:
             other = items.setdefault(item.destination, item)
@@ -106,7 +109,9 @@ def _items(store: ImageStore, wanted: SyncedRepository, *, scoped: bool, cancel:
     repository = wanted.repository
     names = list(wanted.names)
     if wanted.accepts is not None:
-        names += filter(wanted.accepts, store.registry.tags(repository, cancel=cancel))
+        found = store.registry.tags(repository, cancel=cancel)
+        # The list of referrers under such a tag is the target's own.
+        names += [tag for tag in found if wanted.accepts(tag) and not _REFERRERS_TAG.fullmatch(tag)]
     # A port's colon can't stand in a path.
     path = repository.name.replace(":", "_") if scoped else repository.path.rpartition("/")[2]
     for name in names:
@@ -129,13 +134,14 @@ def sync(
         ImageStoreError: as :meth:`imagestore.ImageStore.copy`.
     """
     source, destination = Reference.parse(item.source), Reference.parse(item.destination)
-    if not item.referrers:
-        there = store.registry.writer(destination, cancel=cancel).digest(destination)
-        if there is not None and _leads_to(store, source, there, cancel):
-            return SyncResult(item, SyncState.UNCHANGED, there)
+    there = store.registry.writer(destination, cancel=cancel).digest(destination)
+    if not item.referrers and there is not None and _leads_to(store, source, there, cancel):
+        return SyncResult(item, SyncState.UNCHANGED, there)
     options = CopyOptions(all_platforms=True, referrers=item.referrers, dry_run=dry_run)
     report = store.copy(item.source, item.destination, options=options, observer=observer, cancel=cancel)
     state = SyncState.WOULD_COPY if dry_run else SyncState.COPIED
+    if there == report.target.digest and not report.sent:
+        state = SyncState.UNCHANGED
     return SyncResult(item, state, report.target.digest, report.sent, report.referrers)
 
 
