@@ -47,9 +47,9 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The root of a Debian 12 with what the package depends on, and man."""
+    """The root of a Debian 12 with what the package depends on, man and systemctl."""
     root = tmp_path_factory.mktemp("debian") / "root"
-    options = ["--quiet", "--variant=essential", "--include=python3,libstdc++6,ca-certificates,man-db"]
+    options = ["--quiet", "--variant=essential", "--include=python3,libstdc++6,ca-certificates,man-db,systemd"]
     subprocess.run([need("mmdebstrap"), *options, "bookworm", root], check=True, timeout=300)
     yield root
     shutil.rmtree(root)
@@ -127,6 +127,8 @@ def test_it_is_installed_works_and_goes(package: Path, debian: Path) -> None:
     assert output("chroot", debian, "imagestore", "--version") == f"imagestore {__version__}\n"
     assert "imagestore-pull.1.gz" in output("chroot", debian, "man", "--where", "imagestore-pull")
 
+    output("chroot", debian, "systemctl", "enable", "imagestore.service")
+    assert list((debian / "etc/systemd").rglob("*imagestore*"))
     (debian / "etc/imagestore").mkdir()
     shutil.copy(debian / "usr/share/doc/imagestore/config.toml.example", debian / "etc/imagestore/config.toml")
     with RegistryServer({"registry.example/app:1": build_image("linux/amd64")}) as running:
