@@ -19,7 +19,7 @@ ON_WINDOWS := platforms oci config registry resources errors
 # The generators of gRPC code live apart: they are the oldest that will do, the rest is new.
 PROTOS := .venv-protos
 
-.PHONY: help demo demo-node demo-growth docs reference test check unit lint types types-elsewhere format integration crash growth bench protos protos-check lock clean
+.PHONY: help demo demo-node demo-growth docs deb reference test check unit lint types types-elsewhere format integration crash growth bench protos protos-check lock clean
 
 help:
 	@echo "make demo         one reference, two runtime handlers, two manifests; recorded, so no registry is asked. Like all of"
@@ -27,6 +27,7 @@ help:
 	@echo "make demo-node    one reference, two pods that run different programs, in Debian's containerd; needs root"
 	@echo "make demo-growth  two mirror replicas, five nodes, one registry; says how many bytes are saved"
 	@echo "make docs         the documentation site, into build/site; a dead link or an unresolved name is an error"
+	@echo "make deb          the Debian package, into dist (SOURCE_DATE_EPOCH=... for the same bytes each time)"
 	@echo "make reference    make the schemas, tables and pictures anew that come from the code"
 	@echo "make test         lint, types, floors, unit and property tests"
 	@echo "make check        one package and its tests: make check ROOM=store"
@@ -61,12 +62,15 @@ docs: $(VENV)/ready
 	$(BIN)/python -m docs._tools.site_pages
 	$(BIN)/mkdocs build --strict
 
+deb: $(VENV)/ready
+	$(BIN)/python packaging/deb/build.py
+
 reference: $(VENV)/ready
 	$(BIN)/python -m docs._tools
 
 lint: $(VENV)/ready
-	$(BIN)/ruff check imagestore tests benchmarks examples fixtures docs hatch_build.py
-	$(BIN)/ruff format --check imagestore tests benchmarks examples fixtures docs hatch_build.py
+	$(BIN)/ruff check imagestore tests benchmarks examples fixtures docs packaging hatch_build.py
+	$(BIN)/ruff format --check imagestore tests benchmarks examples fixtures docs packaging hatch_build.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m tests.inner_imports
 
@@ -141,8 +145,8 @@ bench: $(VENV)/ready
 	$(BIN)/python -m benchmarks --rounds $(ROUNDS) $(if $(ROWS),--rows $(ROWS),--output benchmarks)
 
 format: $(VENV)/ready
-	$(BIN)/ruff check --fix imagestore tests benchmarks examples fixtures docs
-	$(BIN)/ruff format imagestore tests benchmarks examples fixtures docs
+	$(BIN)/ruff check --fix imagestore tests benchmarks examples fixtures docs packaging
+	$(BIN)/ruff format imagestore tests benchmarks examples fixtures docs packaging
 
 lock: $(VENV)/ready
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras \

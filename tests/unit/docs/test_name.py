@@ -13,7 +13,7 @@ from imagestore.util.distribution import DISTRIBUTION, install_hint
 
 TOP: Final = Path(__file__).parents[3]
 #: What a distribution has, and what tells how it is installed.
-FOLDERS: Final = ("imagestore", "docs", "examples", "benchmarks", "fixtures", ".ci")
+FOLDERS: Final = ("imagestore", "docs", "examples", "benchmarks", "fixtures", "packaging", ".ci")
 KINDS: Final = frozenset({".md", ".py", ".toml", ".yml", ".service", ".conf", ".1", ".json", ".example", ".in", ""})
 TEXTS: Final = [
     path
