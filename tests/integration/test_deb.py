@@ -17,7 +17,7 @@ from docs._tools.man_pages import man_pages
 from imagestore import __version__
 from imagestore.testing import RegistryServer, build_image
 from tests.support.patience import until
-from tests.support.peers import need
+from tests.support.peers import debian_root
 from tests.unit.docs.pages import TOP
 
 pytestmark = pytest.mark.integration
@@ -49,8 +49,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The root of a Debian 12 with what the package depends on, man and systemctl."""
     root = tmp_path_factory.mktemp("debian") / "root"
-    options = ["--quiet", "--variant=essential", "--include=python3,libstdc++6,ca-certificates,man-db,systemd"]
-    subprocess.run([need("mmdebstrap"), *options, "bookworm", root], check=True, timeout=300)
+    debian_root(root, "--variant=essential", "--include=python3,libstdc++6,ca-certificates,man-db,systemd")
     yield root
     shutil.rmtree(root)
 

@@ -17,7 +17,7 @@ import pytest
 from imagestore import ImageStore, platforms
 from imagestore.testing import Layer
 from imagestore.testing.builders.layers import layer_from_tar
-from tests.support.peers import need
+from tests.support.peers import debian_root, need
 from tests.support.private_containerd import CONTAINERS, Containerd, private_containerd
 from tests.unit.store.unpack.making import REFERENCE, stored
 
@@ -149,13 +149,7 @@ def from_installed(kind: str, *forms: str) -> Callable[[Path], list[bytes]]:
 def bootstrapped(path: Path) -> list[bytes]:
     """A root of mmdebstrap's; it needs a mirror of Debian."""
     target = path / "mm.tar"
-    words = ["--variant=extract", "--include=busybox-static,libcap2-bin,base-files", "bookworm"]
-    done = subprocess.run(
-        [need("mmdebstrap"), *words, target], capture_output=True, text=True, timeout=180, check=False
-    )
-    if done.returncode and ("Could not" in done.stderr or "update failed" in done.stderr):
-        pytest.skip(f"no mirror of Debian can be reached: {done.stderr[-300:]}")
-    assert done.returncode == 0, done.stderr[-800:]
+    debian_root(target, "--variant=extract", "--include=busybox-static,libcap2-bin,base-files")
     return [target.read_bytes()]
 
 

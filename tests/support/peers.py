@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import httpx
+import pytest
 
 from tests.support.patience import until
 
@@ -61,6 +62,15 @@ class DockerRegistry:
     def blob_path(self, hexadecimal: str) -> Path:
         """Where the registry keeps a blob, to damage it there."""
         return self.data / "docker/registry/v2/blobs/sha256" / hexadecimal[:2] / hexadecimal / "data"
+
+
+def debian_root(target: Path, *options: str) -> None:
+    """A Debian 12 by mmdebstrap: a folder, or a tar; the test is skipped where no mirror of Debian can be reached."""
+    command = [need("mmdebstrap"), *options, "bookworm", str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode and ("Could not" in done.stderr or "update failed" in done.stderr):
+        pytest.skip(f"no mirror of Debian can be reached: {done.stderr[-300:]}")
+    assert done.returncode == 0, done.stderr[-800:]
 
 
 @contextlib.contextmanager
