@@ -46,6 +46,11 @@ IMAGE: Final = {
     "pinned": bool,
 }
 IMAGES: Final = {"images": [IMAGE]}
+SYNCED: Final = {
+    "images": [{"source": str, "destination": str, "state": str, "digest": str, "sent": int, "referrers": int}],
+    "failed": [{"source": str, "destination": str, "message": str, "hint": str, "status": int}],
+    "dryRun": bool,
+}
 COPIED: Final = {
     "destination": str,
     "target": DESCRIPTOR,
@@ -369,11 +374,8 @@ OUTPUTS: Final[dict[str, Any]] = {
     "leases delete": {"deleted": [str]},
     "copy": COPIED,
     "push": COPIED,
-    "sync": {
-        "images": [{"source": str, "destination": str, "state": str, "digest": str, "sent": int, "referrers": int}],
-        "failed": [{"source": str, "destination": str, "message": str, "hint": str, "status": int}],
-        "dryRun": bool,
-    },
+    "copy --all-tags": SYNCED,
+    "sync": SYNCED,
     "export": {
         "images": [{"reference": str, "target": DESCRIPTOR, "platforms": [str], "leftOut": [str]}],
         "size": int,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from imagestore.cli import completion, render
 from imagestore.cli.app import App, pass_app
-from imagestore.cli.exit_codes import note
+from imagestore.cli.exit_codes import ExitStatus, note
 from imagestore.cli.options import (
     access_options,
     all_of,
@@ -25,6 +25,10 @@ from imagestore.cli.signals import cancelled_by_signals
 from imagestore.oci.reference import Reference
 from imagestore.store.copy.options import CopyOptions, CopyReport, ImageLocation, LocationKind
 from imagestore.util.text import counted
+
+if TYPE_CHECKING:
+    from imagestore.store.copy.syncing import Failed, SyncItem
+    from imagestore.util.cancel import CancelToken
 
 #: How names of archives end.
 _ARCHIVES: Final = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz")
@@ -53,6 +57,7 @@ _copying = all_of(
 @click.option("--image", metavar="NAME", default="", help="Which image of the source's archive.")
 @click.option("--name", metavar="REF", default="", help="What the image is called in the destination's archive.")
 @click.option("--replace", is_flag=True, help="Move a name of the store that leads to other content.")
+@click.option("--all-tags", is_flag=True, help="Every tag of the repository SOURCE, into the repository DESTINATION.")
 @_copying
 def copy(
     app: App,
@@ -61,8 +66,9 @@ def copy(
     image: str,
     name: str,
     replace: bool,
+    all_tags: bool,
     **given: Any,
-) -> None:
+) -> ExitStatus:
     """Copy an image from SOURCE to DESTINATION; bytes are verified on both sides.
 
     A reference means its registry. The store is store:NAME, an OCI layout oci:FOLDER, an archive oci-archive:FILE or
@@ -78,6 +84,7 @@ def copy(
     imagestore copy python:3 registry.example/python:3
     imagestore copy store:python:3 oci:layout --runtime-handler kata
     imagestore copy oci-archive:python.tar registry.example/python:3
+    imagestore copy --all-tags registry.example/app other.example/app
     """
     origin, target = ImageLocation.parse(source), ImageLocation.parse(destination)
     _refuse_other_tools_places(origin, target)
@@ -88,7 +95,48 @@ def copy(
         raise click.UsageError("--name is for a destination that is an archive or a layout")
     if replace and target.kind is not LocationKind.STORE:
         raise click.UsageError("--replace is for the store as destination")
+    if all_tags:
+        return _copy_tags(app, origin, target, **given)
     _run(app, origin, target, more={"image": image, "name": name, "replace": replace}, **given)
+    return ExitStatus.OK
+
+
+def _copy_tags(
+    app: App,
+    origin: ImageLocation,
+    target: ImageLocation,
+    *,
+    referrers: bool,
+    dry_run: bool,
+    deadline: float | None,
+    progress: str,
+    creds_stdin: bool,
+    anonymous: bool,
+    output: str,
+    **others: Any,
+) -> ExitStatus:
+    """As sync for one repository: what is there already is left alone."""
+    from imagestore.cli.sync import bring
+    from imagestore.store.copy.syncing import plan_of_tags
+
+    if any(others.values()):
+        raise click.UsageError("--all-tags takes all platforms, and goes with neither handlers nor --quiet")
+    source, destination = map(_repository, (origin, target))
+    app.missing = "empty"
+    app.credentials = lookup(destination.host, creds_stdin=creds_stdin, anonymous=anonymous, has_others=True)
+
+    def _plan(_failed: Failed, cancel: CancelToken) -> list[SyncItem]:
+        return plan_of_tags(app.store, source, destination, referrers=referrers, cancel=cancel)
+
+    return bring(app, _plan, keep_going=False, dry_run=dry_run, progress=progress, output=output, deadline=deadline)
+
+
+def _repository(place: ImageLocation) -> Reference:
+    if place.kind is LocationKind.REGISTRY:
+        parsed = Reference.parse(place.name)
+        if parsed.digest is None and not place.name.endswith(f":{parsed.tag}"):
+            return parsed
+    raise click.UsageError(f"{place}: --all-tags copies from one repository of a registry into another, without tags")
 
 
 @click.command()

@@ -17,9 +17,12 @@ from imagestore.errors import ImageStoreError, OperationCancelledError
 from imagestore.util.text import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from imagestore.registry.credentials.lookup import CredentialResolver
     from imagestore.store.copy.sync_file import SyncFile
-    from imagestore.store.copy.syncing import SyncItem, SyncResult
+    from imagestore.store.copy.syncing import Failed, SyncItem, SyncResult
+    from imagestore.util.cancel import CancelToken
 
 
 @click.command()
@@ -60,7 +63,6 @@ def sync(
     """
     from imagestore.store.copy.sync_file import check_target, read_sync_file
     from imagestore.store.copy.syncing import plan
-    from imagestore.store.copy.syncing import sync as sync_one
 
     if target:
         check_target(target)
@@ -68,18 +70,38 @@ def sync(
     for remark in wanted.remarks:
         note(f"{file}: {remark}")
     app.missing, app.credentials = "empty", _logins(wanted, file)
+
+    def _plan(failed: Failed, cancel: CancelToken) -> list[SyncItem]:
+        return plan(app.store, wanted, scoped=scoped, referrers=referrers, failed=failed, cancel=cancel)
+
+    return bring(app, _plan, keep_going=keep_going, dry_run=dry_run, progress=progress, output=output)
+
+
+def bring(
+    app: App,
+    plan: Callable[[Failed, CancelToken], list[SyncItem]],
+    *,
+    keep_going: bool,
+    dry_run: bool,
+    progress: str,
+    output: str,
+    deadline: float | None = None,
+) -> ExitStatus:
+    """Bring the images of a plan where they belong, and say what was done, however it ends."""
+    from imagestore.store.copy.syncing import sync as sync_one
+
     done: list[SyncResult] = []
-    failed: list[tuple[SyncItem, ImageStoreError]] = []
+    failures: list[tuple[SyncItem, ImageStoreError]] = []
 
     def _failed(item: SyncItem, error: ImageStoreError) -> None:
-        failed.append((item, error))
+        failures.append((item, error))
         if not keep_going or isinstance(error, OperationCancelledError):
             raise error
         note(f"{item.source}: {error}")
 
     try:
-        with cancelled_by_signals() as cancel, observer_for(progress) as observer:
-            items = plan(app.store, wanted, scoped=scoped, referrers=referrers, failed=_failed, cancel=cancel)
+        with cancelled_by_signals(deadline_seconds=deadline) as cancel, observer_for(progress) as observer:
+            items = plan(_failed, cancel)
             for number, item in enumerate(items):
                 try:
                     done.append(sync_one(app.store, item, dry_run=dry_run, observer=observer, cancel=cancel))
@@ -91,12 +113,11 @@ def sync(
                     if output != "json":
                         _show(done[-1])
     finally:
-        # What was done is said, however it ends.
         if output == "json":
-            render.dump_json(_document(done, failed, is_dry_run=dry_run))
-        elif done or failed:
-            print(_summary(done, len(failed)))
-    return exit_status(failed[0][1]) if failed else ExitStatus.OK
+            render.dump_json(_document(done, failures, is_dry_run=dry_run))
+        elif done or failures:
+            print(_summary(done, len(failures)))
+    return exit_status(failures[0][1]) if failures else ExitStatus.OK
 
 
 def _logins(wanted: SyncFile, file: Path) -> CredentialResolver | None:

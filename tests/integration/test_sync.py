@@ -163,6 +163,19 @@ def test_files_that_can_not_be_meant_are_refused(syncing: Syncing, table: str, t
     assert text in syncing.error
 
 
+def test_all_tags_of_a_repository(syncing: Syncing) -> None:
+    source, target = f"{syncing.host}/team/app", f"{syncing.target}/all"
+    words = ("copy", "--all-tags", source, target, "--progress=none")
+    found = json.loads(syncing(*words, "-n", "-o", "json"))
+    assert {each["destination"] for each in found["images"]} == {f"{target}:{tag}" for tag in (*VERSIONS, "signature")}
+    assert "7 images: 7 copied" in syncing(*words)
+    assert "7 images: 7 unchanged" in syncing(*words)
+    assert syncing.digest(f"{target}:1.2.3") == syncing.digest(f"{source}:1.2.3")
+    for refused in ((f"{source}:1.2.3", target), (source, "store:all"), (source, target, "--platform=linux/amd64")):
+        syncing("copy", "--all-tags", *refused, status=2)
+        assert "--all-tags" in syncing.error
+
+
 def test_a_second_document_is_refused(syncing: Syncing) -> None:
     syncing.file.write_text("registry.example: {images: {app: []}}\n---\nregistry.example: {images: {b: []}}\n")
     syncing("sync", str(syncing.file), syncing.target, status=9)

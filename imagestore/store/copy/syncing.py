@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from imagestore.errors import ImageStoreError, InvalidInputError
 from imagestore.oci.descriptor import Descriptor
@@ -34,6 +34,10 @@ class SyncItem:
     source: str
     destination: str
     referrers: bool
+
+
+#: Called with what failed, and why; may raise.
+Failed: TypeAlias = "Callable[[SyncItem, ImageStoreError], None]"
 
 
 class SyncState(enum.Enum):
@@ -69,7 +73,7 @@ def plan(
     *,
     scoped: bool,
     referrers: bool,
-    failed: Callable[[SyncItem, ImageStoreError], None],
+    failed: Failed,
     cancel: CancelToken,
 ) -> list[SyncItem]:
     """What a file means now: asks registries for the tags of repositories that are named by rules.
@@ -80,7 +84,7 @@ def plan(
         scoped: destinations have the source's host (``_`` before its port) and whole path; else the last part of its
             path alone, as in skopeo.
         referrers: what refers to images goes along, also where the file doesn't say so.
-        failed: called with a repository whose tags can't be listed (an item without destination), and why; may raise.
+        failed: for a repository whose tags can't be listed, as an item without destination.
         cancel: ends it.
 
     Raises:
@@ -109,9 +113,7 @@ def _items(store: ImageStore, wanted: SyncedRepository, *, scoped: bool, cancel:
     repository = wanted.repository
     names = list(wanted.names)
     if wanted.accepts is not None:
-        found = store.registry.tags(repository, cancel=cancel)
-        # The list of referrers under such a tag is the target's own.
-        names += [tag for tag in found if wanted.accepts(tag) and not _REFERRERS_TAG.fullmatch(tag)]
+        names += filter(wanted.accepts, _tags(store, repository, cancel))
     # A port's colon can't stand in a path.
     path = repository.name.replace(":", "_") if scoped else repository.path.rpartition("/")[2]
     for name in names:
@@ -120,6 +122,24 @@ def _items(store: ImageStore, wanted: SyncedRepository, *, scoped: bool, cancel:
             destination = f"{target.rstrip('/')}/{path}{part}"
             Reference.parse(destination)
             yield SyncItem(f"{repository.name}{part}", destination, wanted.referrers)
+
+
+def plan_of_tags(
+    store: ImageStore, source: Reference, destination: Reference, *, referrers: bool, cancel: CancelToken
+) -> list[SyncItem]:
+    """Every tag of a repository into another one, under the same name.
+
+    Raises:
+        RegistryError: tags can't be listed.
+    """
+    return [
+        SyncItem(f"{source.name}:{tag}", f"{destination.name}:{tag}", referrers) for tag in _tags(store, source, cancel)
+    ]
+
+
+def _tags(store: ImageStore, repository: Reference, cancel: CancelToken) -> list[str]:
+    """All but lists of referrers, which are the target's own."""
+    return [tag for tag in store.registry.tags(repository, cancel=cancel) if not _REFERRERS_TAG.fullmatch(tag)]
 
 
 def sync(

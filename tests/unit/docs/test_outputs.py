@@ -103,7 +103,7 @@ LINES: Final = (
     "check --rebuild --force # check",
 )
 #: What needs a registry that takes uploads, or a database server, or runs until it is stopped: tests/integration.
-NOT_RUN: Final = {"push", "sync", "finish-upgrade", "tape push", "tape fetch", "tape serve"}
+NOT_RUN: Final = {"push", "sync", "copy --all-tags", "finish-upgrade", "tape push", "tape fetch", "tape serve"}
 CONFIG: Final = """
 version = 3
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.hyperv]
