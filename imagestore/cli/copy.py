@@ -41,6 +41,7 @@ _copying = all_of(
     click.option("--platform", metavar="P", default="", help="This platform's manifest, instead of a handler's."),
     click.option("--all-platforms", is_flag=True, help="Every manifest that the source has, with their index."),
     click.option("--referrers", is_flag=True, help="Also what refers to the image: signatures, bills of materials."),
+    click.option("--with-foreign-layers", is_flag=True, help="Send layers too that have an address of their own."),
     click.option("--dry-run", "-n", is_flag=True, help="Only show what would be sent."),
     duration_option("--deadline", help="Give up after this time, for example 90s."),
     click.option("--quiet", "-q", is_flag=True, help="Print the digest alone, and no progress."),
@@ -172,6 +173,7 @@ def _run(
     platform: str,
     all_platforms: bool,
     referrers: bool,
+    with_foreign_layers: bool,
     dry_run: bool,
     deadline: float | None,
     quiet: bool,
@@ -185,10 +187,12 @@ def _run(
     )
     if quiet and output == "json":
         raise click.UsageError("--quiet and --output json exclude each other")
+    if with_foreign_layers and target.kind is not LocationKind.REGISTRY:
+        raise click.UsageError("--with-foreign-layers is for a registry as destination")
     from_store, into_store = (place.kind is LocationKind.STORE for place in (origin, target))
     app.missing = "refuse" if from_store else "make" if into_store else "empty"
     what = (handlers, all_handlers, platform, all_platforms, referrers)
-    options = CopyOptions(*what, dry_run=dry_run, **more)
+    options = CopyOptions(*what, dry_run=dry_run, with_foreign_layers=with_foreign_layers, **more)
     # Credentials from standard input are for the last of the places that is a registry.
     registries = [place.name for place in (origin, target) if place.kind is LocationKind.REGISTRY]
     host = Reference.parse(registries[-1]).host if registries else ""

@@ -108,6 +108,7 @@ class CopyOptions:
         name: what it is called in an archive; empty for the source's name.
         replace: move a name of the store that leads to other content.
         dry_run: only find out what would be sent.
+        with_foreign_layers: into a registry also layers that have an address of their own, where they stay by default.
     """
 
     runtime_handlers: tuple[str, ...] = ()
@@ -119,6 +120,7 @@ class CopyOptions:
     name: str = ""
     replace: bool = False
     dry_run: bool = False
+    with_foreign_layers: bool = False
 
     @property
     def keeps_index(self) -> bool:

@@ -72,7 +72,7 @@ class RegistryTarget:
             raise DigestMismatchError(str(self.reference), expected=str(wanted), actual=str(image.target.digest))
         manifests = [found.manifest for found in image.manifests if found.manifest is not None]
         everything = [*manifests, *(each.manifest for each in referrers)]
-        blobs = _sent_blobs(everything)
+        blobs = self._blobs(everything)
         foreign = {child.digest for each in everything for child in each.children} - {blob.digest for blob in blobs}
         if foreign:
             self.observer(Noticed(f"{len(foreign)} foreign layers stay at the addresses that the manifest has of them"))
@@ -148,9 +148,17 @@ class RegistryTarget:
                 self.observer(Noticed(f"{writer.host} doesn't know a blob that it had; looking for all of them again"))
             # It may need a moment to know of what was just uploaded, or have mounted or found what isn't there.
             self.cancel.wait(pause)
-            blobs = _sent_blobs([source.documents.manifest(descriptor)])
+            blobs = self._blobs([source.documents.manifest(descriptor)])
             with self.cancel.child() as token:
                 self._copied(source, writer, blobs, token, mounts=False)
+
+    def _blobs(self, manifests: Iterable[Manifest]) -> list[Descriptor]:
+        """Every blob once, the largest first; foreign layers with an address stay there unless they are wanted."""
+        children = (child for manifest in manifests for child in manifest.children)
+        with_all = self.options.with_foreign_layers
+        # A layer that is foreign in one manifest may be an ordinary one in another.
+        wanted = {child.digest: child for child in children if with_all or not _is_elsewhere(child)}
+        return sorted(wanted.values(), key=lambda each: each.size, reverse=True)
 
     def _lacking(self, left_out: Sequence[str], host: str, error: RegistryError) -> InvalidInputError:
         return InvalidInputError(
@@ -158,14 +166,6 @@ class RegistryTarget:
             f"left out: {', '.join(left_out[:10])} ({error})",
             hint="copy all of them with --all-platforms, or one manifest alone with --platform or one handler",
         )
-
-
-def _sent_blobs(manifests: Iterable[Manifest]) -> list[Descriptor]:
-    """Every blob once, the largest first; foreign layers with an address are left out: no registry stores them."""
-    children = (child for manifest in manifests for child in manifest.children)
-    # A layer that is foreign in one manifest may be an ordinary one in another.
-    wanted = {child.digest: child for child in children if not _is_elsewhere(child)}
-    return sorted(wanted.values(), key=lambda each: each.size, reverse=True)
 
 
 def _is_elsewhere(layer: Descriptor) -> bool:

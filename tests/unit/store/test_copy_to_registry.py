@@ -88,8 +88,16 @@ class Registry:
         return self.answers.pop(0) if is_manifest and self.answers else httpx.Response(201)
 
 
+ALL: Final = CopyOptions(all_platforms=True)
+
+
 def copied(
-    source: Source, target: dict[str, Any], registry: Registry, name: str = "registry.example/app:1"
+    source: Source,
+    target: dict[str, Any],
+    registry: Registry,
+    name: str = "registry.example/app:1",
+    *,
+    options: CopyOptions = ALL,
 ) -> list[Event]:
     """Copy all platforms; what was told meanwhile."""
     token = CancelToken()
@@ -97,7 +105,7 @@ def copied(
     root = Descriptor(target["mediaType"], Digest.parse(target["digest"]), target["size"])
     found = tuple(survey(root, documents, lambda wanted: [each.digest for each in wanted]))
     image = ExportedImage(NAME, root, found)
-    options, events = CopyOptions(all_platforms=True), list[Event]()
+    events = list[Event]()
     with connect(transport=httpx.MockTransport(registry)) as client:
         copy = RegistryTarget(client, Reference.parse(name), options, events.append, token)
         copy.write(image, ImageSource(NAME, source, documents), ())
@@ -132,9 +140,11 @@ DOCKER_FOREIGN: Final = (media_types.DOCKER_FOREIGN_LAYER, media_types.DOCKER_FO
 @pytest.mark.parametrize("urls", [[ADDRESS], ["", ADDRESS], ["HTTP://layers.example/1"]])
 @pytest.mark.parametrize("layer_type", [FOREIGN, f"{FOREIGN}+zstd", *DOCKER_FOREIGN])
 def test_a_foreign_layer_stays_at_its_address(layer_type: str, urls: list[str]) -> None:
-    source = Source()
-    manifest = source.manifest("amd64", layer_type, urls=urls)
-    assert str(Digest.of(LAYER)) not in written(source, source.index(manifest))
+    source, registry = Source(), Registry()
+    target = source.index(source.manifest("amd64", layer_type, urls=urls))
+    assert str(Digest.of(LAYER)) not in written(source, target)
+    copied(source, target, registry, options=CopyOptions(all_platforms=True, with_foreign_layers=True))
+    assert str(Digest.of(LAYER)) in registry.log
 
 
 @pytest.mark.parametrize("layer", [{}, {"urls": None}, {"urls": []}, {"urls": [""]}, {"urls": ["file:///x", "https:"]}])
