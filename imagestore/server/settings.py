@@ -60,13 +60,13 @@ _PORT: Final = re.compile(r"[0-9]{1,5}")
 
 
 def loopback_address(text: str) -> tuple[str, int]:
-    """Host and port of ``127.0.0.1:9090`` or ``[::1]:9090``; port 0 lets the system choose.
+    """Host and port of ``127.0.0.1:9580`` or ``[::1]:9580``; port 0 lets the system choose.
 
     Raises:
         InvalidInputError: it can't be read, or other machines could reach it.
 
-    >>> loopback_address("127.0.0.1:9090")
-    ('127.0.0.1', 9090)
+    >>> loopback_address("127.0.0.1:9580")
+    ('127.0.0.1', 9580)
     """
     host, _, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -75,7 +75,7 @@ def loopback_address(text: str) -> tuple[str, int]:
         address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
         raise InvalidInputError(
-            f"metrics address {without_login(text)!r}: expected ADDRESS:PORT, such as 127.0.0.1:9090"
+            f"metrics address {without_login(text)!r}: expected ADDRESS:PORT, such as 127.0.0.1:9580"
         ) from None
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped  # Python before 3.13 doesn't know it for loopback
