@@ -33,7 +33,9 @@ def tool(*words: str) -> str:
 
 
 def test_prometheus_takes_the_rules_and_they_fire() -> None:
-    assert "11 rules found" in tool("promtool", "check", "rules", str(MONITORING / "imagestore.rules.yml"))
+    rules = MONITORING / "imagestore.rules.yml"
+    count = rules.read_text("utf-8").count("- alert: ")
+    assert f"{count} rules found" in tool("promtool", "check", "rules", str(rules))
     assert "SUCCESS" in tool("promtool", "test", "rules", str(MONITORING / "imagestore.rules.test.yml"))
 
 

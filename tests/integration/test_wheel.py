@@ -94,9 +94,9 @@ def test_a_clone_is_installed_into_an_empty_environment(environment: Path) -> No
 #: Modules of imagestore, modules of other packages, and dataclasses that a command makes before it is done.
 LOADED = {
     ("--help",): (19, 16, 3),
-    ("pull", "--progress=none", "--platform=linux/amd64", "{reference}"): (185, 58, 241),
+    ("pull", "--progress=none", "--platform=linux/amd64", "{reference}"): (186, 58, 240),
     ("images",): (29, 15, 7),
-    ("rmi", "{reference}"): (102, 15, 85),
+    ("rmi", "{reference}"): (104, 15, 85),
 }
 _COUNTING = """
 import dataclasses, gc, sys

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
 from imagestore.oci.reference import Reference
-from imagestore.store.archive.contents import ArchiveFormat
 from imagestore.util.logins import reference_without_login
 
 if TYPE_CHECKING:
     from typing import Self
 
     from imagestore.oci.descriptor import Descriptor
+    from imagestore.store.archive.contents import ArchiveFormat
 
 _SKOPEO_REGISTRY: Final = "docker://"
 #: skopeo's names for what this tool doesn't read or write; without this they would be taken for repositories.
@@ -79,6 +79,9 @@ class ImageLocation:
     @property
     def archive_format(self) -> ArchiveFormat:
         """The form of an archive or a folder."""
+        # Readers of archives are more than a command needs to know its options.
+        from imagestore.store.archive.contents import ArchiveFormat
+
         return ArchiveFormat(self.kind.value)
 
     @property
